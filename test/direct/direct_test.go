@@ -5,11 +5,15 @@ package direct
 import (
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
+	"github.com/sluice-proxy/sluice/internal/direct"
+	"github.com/sluice-proxy/sluice/internal/direct/layer2"
 	"github.com/sluice-proxy/sluice/test/harness"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
@@ -142,6 +146,12 @@ func TestTablesAreRemoved(t *testing.T) {
 	if got := tables(); !strings.Contains(got, "table netdev sluice-direct\n") {
 		t.Fatalf("got %s, want the table of direct", got)
 	}
+	r.signal(2, syscall.SIGSTOP)
+	for _, table := range layer2.Tables()[:3] { // what nft prints loads again
+		list := fmt.Sprintf("nft list table %[1]s >$0; nft delete table %[1]s; nft -f $0; nft list table %[1]s | diff $0 -", table)
+		r.nodes[2].MustRun("sh", "-ec", list, filepath.Join(r.dir, "listing"))
+	}
+	r.signal(2, syscall.SIGCONT)
 	r.annotation = ""
 	r.apply(0, 1)
 	harness.Eventually(r, timeout, func() error {
@@ -159,5 +169,43 @@ func TestTablesAreRemoved(t *testing.T) {
 	r.must(err)
 	if got := r.nodes[0].MustRun(path, "--cleanup") + tables(); strings.Contains(tables(), "sluice") {
 		t.Errorf("after --cleanup: %s", got)
+	}
+}
+
+// A client cannot make nodes pass a packet on for ever, or multiply it: not with the address of a node as its source,
+// not with few hops, not with segments of no connection, and not while nodes disagree.
+func TestForgedPacketsDoNotMultiply(t *testing.T) {
+	r := newRig(t, 0, 1, 2)
+	sum := r.begin(0, 1)
+	r.signal(0, syscall.SIGSTOP) // disagrees from now on
+	r.apply(1, 2)
+	sum = r.agree(sum, 1, 2)
+	r.signal(1, syscall.SIGSTOP)
+	r.apply(0, 2)
+	r.agree(sum, 2)
+	const packets = 300
+	for _, c := range []struct {
+		what   string
+		source netip.Addr
+		flags  byte
+		hops   byte
+	}{
+		{"segments of no connection", netip.MustParseAddr("203.0.113.77"), ack, 64},
+		{"the address of a node", r.nodes[1].Addr4(), ack, 64},
+		{"one hop", netip.MustParseAddr("203.0.113.77"), ack, 1},
+		{"the hops of a second chance", netip.MustParseAddr("203.0.113.77"), ack, 16},
+		{"new connections", netip.MustParseAddr("203.0.113.77"), syn, 64},
+	} {
+		before := r.received()
+		for i := range packets {
+			r.forge(netip.AddrPortFrom(c.source, uint16(1024+i)), netip.MustParseAddr(vip4), c.flags, c.hops)
+		}
+		r.flows(1, lab.TCP, vip4).survive("after " + c.what) // what was sent before has arrived
+		// Each comes in once, is passed on once, and then Passes times at most; the answers and the flow come in, too.
+		if n := r.received() - before; n > packets*(2+direct.Passes)+packets/2 {
+			t.Errorf("%s: nodes receive %d packets for %d", c.what, n, packets)
+		} else {
+			t.Logf("%s: nodes receive %d packets for %d", c.what, n, packets)
+		}
 	}
 }

@@ -139,7 +139,7 @@ func (g generation) chains(devices []nft.Device) map[nft.Table][]nft.Chain {
 	for _, s := range sides() {
 		t := s.table(g)
 		if s.entering {
-			all[t] = append(all[t], s.forward(devices)...)
+			all[t] = append(all[t], s.forward(devices))
 		} else {
 			all[t] = append(all[t], s.pass(devices)...)
 		}
@@ -159,20 +159,19 @@ func (g generation) chains(devices []nft.Device) map[nft.Table][]nft.Chain {
 	return all
 }
 
-// forward returns the chains for packets as a device receives them: those of slots that other nodes own go there.
-func (s side) forward(devices []nft.Device) []nft.Chain {
+// forward returns the chain for packets as a device receives them: those of slots that other nodes own go there.
+func (s side) forward(devices []nft.Device) nft.Chain {
 	in := nft.Of(s.ip)
 	rules := []nft.Rule{nft.NewRule(in, nft.Not(nft.In(s.vips().Name, nft.Destination(s.ip))), nft.Accept())}
 	if s.ip == nft.IP4 { // of IPv6, the next header says it
 		rules = append(rules, nft.NewRule(in, nft.Fragment(), nft.Accept()))
 	}
-	choose := append(s.choose([]nft.Statement{in}, nft.Source(s.ip), nft.SourcePort()),
+	rules = append(append(rules, s.choose(in)...),
 		nft.NewRule(in, nft.SetPriority(s.slots(entering).Name, append(s.key(), nft.Priority())...)))
 	for _, d := range devices {
-		choose = append(choose, nft.NewRule(in, nft.HopsAbove(s.ip, 1), nft.Forward(s.ip, d, s.nodes(d).Name, nft.Priority())))
+		rules = append(rules, nft.NewRule(in, nft.HopsAbove(s.ip, 1), nft.Forward(s.ip, d, s.nodes(d).Name, nft.Priority())))
 	}
-	rules = append(rules, choose...)
-	return []nft.Chain{{Name: s.name("forward"), Rules: append(rules, nft.NewRule(nft.ClearPriority()))}}
+	return nft.Chain{Name: s.name("forward"), Rules: append(rules, nft.NewRule(nft.ClearPriority()))}
 }
 
 // pass returns the chains for segments of TCP connections that this node does not know: they go to the owner, or to the
@@ -198,7 +197,7 @@ func (s side) pass(devices []nft.Device) []nft.Chain {
 		{"unknown", hops, []nft.Rule{lookUp(unknown, nft.SetHops(s.ip, hops))}},
 		{"lost", lastHops, []nft.Rule{lookUp(lost), lookUp(unknown)}},
 	} {
-		rules := append(s.choose(nil, nft.Source(s.ip), nft.SourcePort()), c.rules...)
+		rules := append(s.choose(nft.TCP()), c.rules...)
 		chains = append(chains, nft.Chain{Name: c.name, Rules: append(rules, nft.NewRule(nft.ClearPriority()))})
 		prerouting.Rules = append(prerouting.Rules, nft.NewRule(nft.Midstream(), nft.HopsAbove(s.ip, c.above),
 			nft.In(s.vips().Name, nft.Destination(s.ip)), nft.Goto(c.name)))
@@ -207,11 +206,12 @@ func (s side) pass(devices []nft.Device) []nft.Chain {
 }
 
 // choose returns rules that set the priority to the number of the slot, by address and port of the client, or by the
-// address alone for session affinity.
-func (s side) choose(in []nft.Statement, addr, port nft.Field) []nft.Rule {
+// address alone for session affinity. They begin with a statement.
+func (s side) choose(first nft.Statement) []nft.Rule {
+	draw := func(of ...nft.Field) nft.Statement { return nft.DrawByHash(slots.Seed, 1, direct.Slots, of...) }
 	return []nft.Rule{
-		nft.NewRule(append(in, nft.DrawByHash(slots.Seed, 1, direct.Slots, addr, port))...),
-		nft.NewRule(append(in, nft.In(s.byClient().Name, s.key()...), nft.DrawByHash(slots.Seed, 1, direct.Slots, addr))...),
+		nft.NewRule(first, draw(nft.Source(s.ip), nft.SourcePort())),
+		nft.NewRule(first, nft.In(s.byClient().Name, s.key()...), draw(nft.Source(s.ip))),
 	}
 }
 

@@ -86,7 +86,7 @@ func SetHops(f Family, n uint8) Statement {
 // Midstream matches TCP packets without SYN of connections that conntrack does not know.
 func Midstream() Statement {
 	const isNew, syn = 1 << 3, 1 << 1 // NF_CT_STATE_BIT(IP_CT_NEW), TH_SYN
-	tcp := equals("meta l4proto tcp", L4Proto(), []byte{unix.IPPROTO_TCP})
+	tcp := TCP()
 	known := append(bitwise(&expr.Ct{Key: expr.CtKeySTATE, Register: reg1}, isNew, 0),
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg1, Data: make([]byte, 4)})
 	flags := []expr.Any{
@@ -96,6 +96,9 @@ func Midstream() Statement {
 	}
 	return Statement{"ct state new " + tcp.text + " tcp flags & syn == 0", append(append(known, tcp.exprs...), flags...)}
 }
+
+// TCP matches packets of TCP.
+func TCP() Statement { return equals("meta l4proto tcp", L4Proto(), []byte{unix.IPPROTO_TCP}) }
 
 // Accept accepts the packet.
 func Accept() Statement { return verdict("accept", expr.VerdictAccept, "") }
