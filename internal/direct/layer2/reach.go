@@ -68,26 +68,20 @@ func addresses(self string, nodes []*cluster.Node) (keys []linkKey, addrs []neti
 // between them, which forwards by addresses: a packet for a Service would not arrive.
 func judge(keys []linkKey, n rtnl.Neighbourhood) *reach {
 	r := &reach{links: map[linkKey]link{}, why: map[linkKey]string{}, macs: map[[6]byte]bool{}}
-	holder := map[[6]byte]string{}
+	holders := map[[6]byte][]string{}
 	for _, g := range n.Gateways {
-		holder[g.MAC] = "the gateway " + g.Addr.String()
+		holders[g.MAC] = append(holders[g.MAC], "the gateway "+g.Addr.String())
 	}
-	shared := map[[6]byte]string{}
 	for i, p := range n.Peers {
-		if p == nil || p.MAC == [6]byte{} {
-			continue
+		if name := "node " + keys[i].node; p != nil && !slices.Contains(holders[p.MAC], name) {
+			holders[p.MAC] = append(holders[p.MAC], name)
 		}
-		name := "node " + keys[i].node
-		if other, taken := holder[p.MAC]; taken && other != name {
-			shared[p.MAC] = other
-		}
-		holder[p.MAC] = name
 	}
 	for _, d := range n.Uplinks {
 		r.devices = append(r.devices, nft.Device(d))
 	}
 	for i, p := range n.Peers {
-		r.add(keys[i], p, shared)
+		r.add(keys[i], p, holders)
 	}
 	slices.SortFunc(r.devices, func(a, b nft.Device) int { return cmp.Compare(a.Index, b.Index) })
 	r.devices = slices.Compact(r.devices)
@@ -95,20 +89,21 @@ func judge(keys []linkKey, n rtnl.Neighbourhood) *reach {
 }
 
 // add adds a node.
-func (r *reach) add(key linkKey, p *rtnl.Neighbour, shared map[[6]byte]string) {
+func (r *reach) add(key linkKey, p *rtnl.Neighbour, holders map[[6]byte][]string) {
 	if p == nil {
 		r.why[key] = "there is no route"
 		return
 	}
-	other, isShared := shared[p.MAC]
-	if p.MAC != [6]byte{} && !isShared {
+	others := slices.DeleteFunc(slices.Clone(holders[p.MAC]), func(name string) bool { return name == "node "+key.node })
+	known := p.MAC != [6]byte{}
+	if known && len(others) == 0 {
 		r.macs[p.MAC] = true
 	}
 	switch {
 	case p.Routed:
 		r.why[key] = "it is behind a gateway"
-	case isShared:
-		r.why[key] = fmt.Sprintf("%s has the same hardware address", other)
+	case known && len(others) > 0:
+		r.why[key] = others[0] + " has the same hardware address"
 	case !p.Resolved:
 		r.why[key] = fmt.Sprintf("%s does not answer on %s", p.Addr, p.Device.Name)
 	default:

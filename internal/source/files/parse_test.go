@@ -129,9 +129,9 @@ items: 9
 			},
 		},
 		{
-			name: "own Node only",
+			name: "all Nodes",
 			in: "apiVersion: v1\nkind: Node\nmetadata: {name: n1}\n---\napiVersion: v1\nkind: Node\nmetadata: {name: " +
-				"n2}\nspec: 1\n",
+				"n2}\n",
 			objects: []string{"Node n1", "Node n2"},
 		},
 		{
