@@ -1,6 +1,6 @@
 // Package direct decides which node serves a connection of a client outside that reaches a Service by an external
-// address, so that all nodes agree: it follows from the owners of the port (route.Port.Owners) and the hash of the client
-// alone. It does no I/O; package layer2 writes the decisions to the kernel.
+// address, so that all nodes agree: it follows from the owners of the port (route.Port.Owners) and the hash of the
+// client alone. It does no I/O; package layer2 writes the decisions to the kernel.
 package direct
 
 import (
@@ -17,9 +17,9 @@ import (
 // owner. With it the shares of a hundred nodes differ by a tenth at most.
 const Slots = 1021
 
-// Former is how many nodes besides the owner may have connections of a slot that has moved. More find connections after
-// more changes, but let a flood of forged packets make more load. Passes is how often a packet is passed on to find them:
-// once more, since it may come to the owner again.
+// Former is how many nodes besides the owner may have connections of a slot that has moved. More find connections
+// after more changes, but let a flood of forged packets make more load. Passes is how often a packet is passed on to
+// find them: once more, since it may come to the owner again.
 const (
 	Former = 3
 	Passes = Former + 1
@@ -80,11 +80,11 @@ type View struct {
 type Choice struct {
 	Entering []string // packets that enter the cluster here
 	Unknown  []string // to the owner; on the owner, to the one before
-	Lost     []string // packets that came as Unknown from another node: to the next node that may know them, else as Unknown
+	Lost     []string // those that another node has passed on: to the next node that may know them; "": as Unknown
 }
 
-// Choose returns where packets go. A slot whose owner this node cannot reach goes to an owner that it can reach, so that
-// the client keeps its address and the load is even. Without one it stays here.
+// Choose returns where packets go. A slot whose owner this node cannot reach goes to an owner that it can reach, so
+// that the client keeps its address and the load is even. Without one it stays here.
 func (p Port) Choose(owners []route.Owner, v View) Choice {
 	can := func(name string) bool { return name == v.Self || v.Reachable(name) }
 	reachable := slices.DeleteFunc(slices.Clone(owners), func(o route.Owner) bool { return !can(o.Node) })
@@ -119,8 +119,8 @@ func (p Port) Choose(owners []route.Owner, v View) Choice {
 	return c
 }
 
-// candidates returns the nodes that may have connections of a slot that has moved, sorted: its owner and the former ones,
-// and owners of other slots, because nodes that lag, or see two changes as one, have seen other owners in between.
+// candidates returns the nodes that may have connections of a slot that has moved, sorted: its owner and the former
+// ones, and owners of other slots, because nodes that lag, or see two changes as one, have seen other owners.
 func candidates(chain []string, owners []route.Owner) []string {
 	list := slices.Clone(chain)
 	for _, o := range owners {

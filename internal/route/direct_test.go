@@ -37,6 +37,7 @@ func unchanged(*cluster.Service) {}
 // Clients outside reach backends on this node without source NAT by external addresses, and all backends as before if
 // there are none here. NodePorts and the clusterIP are served as before.
 func TestDirect(t *testing.T) {
+	on := Options{Direct: true}
 	today, local := Action{Pool: Cluster, Masquerade: true}, Action{Pool: Local}
 	for _, c := range []struct {
 		name, endpoints string
@@ -46,22 +47,25 @@ func TestDirect(t *testing.T) {
 		want            Action
 	}{
 		{
-			"here and elsewhere", "10.1.0.1 @A\n10.1.0.2 @B\n10.1.0.3 @B", Options{Direct: true}, unchanged,
-			[]Owner{{"A", 1}, {"B", 2}}, local,
+			"here and elsewhere", "10.1.0.1 @A\n10.1.0.2 @B\n10.1.0.3 @B", on, unchanged,
+			[]Owner{{"A", 1}, {"B", 2}},
+			local,
 		},
-		{"elsewhere", "10.1.0.2 @B", Options{Direct: true}, unchanged, []Owner{{"B", 1}}, today},
-		{"hints do not count", "10.1.0.1 @A z=a\n10.1.0.2 @B z=b", Options{Direct: true}, unchanged, []Owner{{"A", 1}, {"B", 1}}, local},
-		{"terminating ones if no other is ready", "10.1.0.2 @B st", Options{Direct: true}, unchanged, []Owner{{"B", 1}}, today},
-		{"ready ones first", "10.1.0.1 @A\n10.1.0.2 @B st", Options{Direct: true}, unchanged, []Owner{{"A", 1}}, local},
+		{"elsewhere", "10.1.0.2 @B", on, unchanged, []Owner{{"B", 1}}, today},
+		{"hints do not count", "10.1.0.1 @A z=a\n10.1.0.2 @B z=b", on, unchanged, []Owner{{"A", 1}, {"B", 1}}, local},
+		{"terminating ones if no other is ready", "10.1.0.2 @B st", on, unchanged, []Owner{{"B", 1}}, today},
+		{"ready ones first", "10.1.0.1 @A\n10.1.0.2 @B st", on, unchanged, []Owner{{"A", 1}}, local},
 		{
-			"weights", "10.1.0.1 @A\n10.1.0.2 @B", Options{Direct: true},
-			func(s *cluster.Service) { s.Weights = map[string]uint16{"B": 0, "A": 7} }, []Owner{{"A", 7}}, local,
+			"weights", "10.1.0.1 @A\n10.1.0.2 @B", on,
+			func(s *cluster.Service) { s.Weights = map[string]uint16{"B": 0, "A": 7} },
+			[]Owner{{"A", 7}},
+			local,
 		},
-		{"no node", "10.1.0.1", Options{Direct: true}, unchanged, nil, today},
-		{"not requested", "10.1.0.1 @A", Options{Direct: true}, func(s *cluster.Service) { s.Direct = false }, nil, today},
+		{"no node", "10.1.0.1", on, unchanged, nil, today},
+		{"not requested", "10.1.0.1 @A", on, func(s *cluster.Service) { s.Direct = false }, nil, today},
 		{"no such plane", "10.1.0.1 @A", Options{}, unchanged, nil, today},
-		{"policy Local", "10.1.0.1 @A", Options{Direct: true}, func(s *cluster.Service) { s.ExternalLocal = true }, nil, local},
-		{"SCTP", "10.1.0.1 @A", Options{Direct: true}, func(s *cluster.Service) { s.Ports[0].Protocol = cluster.SCTP }, nil, today},
+		{"policy Local", "10.1.0.1 @A", on, func(s *cluster.Service) { s.ExternalLocal = true }, nil, local},
+		{"SCTP", "10.1.0.1 @A", on, func(s *cluster.Service) { s.Ports[0].Protocol = cluster.SCTP }, nil, today},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := direct(t, c.opt, c.change, c.endpoints)

@@ -148,8 +148,9 @@ func TestTablesAreRemoved(t *testing.T) {
 	}
 	r.signal(2, syscall.SIGSTOP)
 	for _, table := range layer2.Tables()[:3] { // what nft prints loads again
-		list := fmt.Sprintf("nft list table %[1]s >$0; nft delete table %[1]s; nft -f $0; nft list table %[1]s | diff $0 -", table)
-		r.nodes[2].MustRun("sh", "-ec", list, filepath.Join(r.dir, "listing"))
+		list := fmt.Sprintf("nft list table %s", table)
+		again := fmt.Sprintf("%s >$0; nft delete table %s; nft -f $0; %s | diff $0 -", list, table, list)
+		r.nodes[2].MustRun("sh", "-ec", again, filepath.Join(r.dir, "listing"))
 	}
 	r.signal(2, syscall.SIGCONT)
 	r.annotation = ""
@@ -177,6 +178,7 @@ func TestTablesAreRemoved(t *testing.T) {
 func TestForgedPacketsDoNotMultiply(t *testing.T) {
 	r := newRig(t, 0, 1, 2)
 	sum := r.begin(0, 1)
+	r.masquerade = true
 	r.signal(0, syscall.SIGSTOP) // disagrees from now on
 	r.apply(1, 2)
 	sum = r.agree(sum, 1, 2)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -57,10 +56,7 @@ func newRig(t *testing.T, pods ...int) *rig {
 	for _, family := range []string{"ipv4", "ipv6"} {
 		l.Outside.MustRun("sysctl", "-qw", "net."+family+".fib_multipath_hash_policy=1")
 	}
-	dir, err := os.MkdirTemp("/run", "direct-")
-	r.must(err)
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	r.dir = dir
+	r.dir = t.TempDir()
 	r.enterAt(0, 1, 2)
 	for _, node := range pods {
 		r.pod(node)

@@ -95,8 +95,8 @@ func (c *content) addNodes(r *reach, number func(string) uint16) {
 	}
 }
 
-// value is a node in the priority of a packet: greater than all slots, and with the lowest bits zero, by which queues of
-// devices choose.
+// value is a node in the priority of a packet: greater than all slots, and with the lowest bits zero, by which queues
+// of devices choose.
 func value(node uint16) uint32 { return uint32(node) << 16 }
 
 func (c *content) put(s side, set nft.Set, e nft.Element) {

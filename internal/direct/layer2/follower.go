@@ -29,13 +29,13 @@ type Kernel interface {
 	DeleteTables(ctx context.Context, tables ...nft.Table) error
 	Has(ctx context.Context, t nft.Table, chain string) (bool, error)
 	Read(ctx context.Context, t nft.Table, expected []nft.ExpectedKeys) (*nft.State, error)
-	Watch(ctx context.Context, tables []nft.Table, subscribed func(), report func(nft.Edit)) error
 }
 
 // Options for New. All are needed.
 type Options struct {
 	Kernel Kernel
 	Room   func() int // bytes of a transaction
+	Watch  func(ctx context.Context, tables []nft.Table, subscribed func(), report func(nft.Edit)) error
 	Peers  *cluster.Peers
 	Self   string // the name of this node
 
@@ -171,7 +171,7 @@ func (f *Follower) watch(ctx context.Context) (time.Duration, error) {
 		f.edited = true
 		f.loop.Wake()
 	}
-	if err := f.opt.Kernel.Watch(ctx, Tables(), func() {}, func(nft.Edit) { edited() }); err != nil {
+	if err := f.opt.Watch(ctx, Tables(), func() {}, func(nft.Edit) { edited() }); err != nil {
 		return 0, fmt.Errorf("watch the tables %s, trying again: %w", generation(0).name(), err)
 	}
 	return 0, nil
@@ -261,7 +261,9 @@ func (f *Follower) again(changed map[route.PortID]bool, err error) error {
 }
 
 // write brings the tables to what follows from the ports and the reach.
-func (f *Follower) write(ctx context.Context, ports map[route.PortID]*port, changed map[route.PortID]bool, r *reach) error {
+func (f *Follower) write(
+	ctx context.Context, ports map[route.PortID]*port, changed map[route.PortID]bool, r *reach,
+) error {
 	same := r.equal(f.reach)
 	if f.written != nil && same && len(changed) == 0 {
 		return nil

@@ -13,7 +13,7 @@ import (
 // A node is reached if it is a neighbour with a hardware address of its own.
 func TestJudge(t *testing.T) {
 	eth0 := rtnl.Device{Name: "eth0", Index: 2}
-	at := func(n byte, mac byte) *rtnl.Neighbour {
+	at := func(n, mac byte) *rtnl.Neighbour {
 		return &rtnl.Neighbour{
 			Addr: netip.AddrFrom4([4]byte{10, 0, 0, n}), Device: eth0, MAC: [6]byte{5: mac}, Resolved: mac != 0,
 		}

@@ -19,7 +19,9 @@ func (g generation) name() string { return [...]string{"sluice-direct", "sluice-
 
 // tables returns the tables of a generation.
 func (g generation) tables() []nft.Table {
-	return []nft.Table{{Family: nft.Netdev, Name: g.name()}, {Family: nft.IP4, Name: g.name()}, {Family: nft.IP6, Name: g.name()}}
+	return []nft.Table{
+		{Family: nft.Netdev, Name: g.name()}, {Family: nft.IP4, Name: g.name()}, {Family: nft.IP6, Name: g.name()},
+	}
 }
 
 // Tables returns the tables that this package may make.
@@ -96,7 +98,8 @@ func (s side) stages() []stage {
 // slots is the map that leads from slots to nodes.
 func (s side) slots(at stage) nft.Set {
 	return nft.Set{
-		Name: s.name([...]string{"owners", "owners", "former"}[at]), Key: []nft.Type{s.addr(), nft.Proto, nft.Port, nft.Index}, Data: []nft.Type{nft.Index},
+		Name: s.name([...]string{"owners", "owners", "former"}[at]),
+		Key:  []nft.Type{s.addr(), nft.Proto, nft.Port, nft.Index}, Data: []nft.Type{nft.Index},
 	}
 }
 
@@ -124,8 +127,8 @@ func (s side) sets(devices []nft.Device) []nft.Set {
 
 const (
 	// hops is how many hops a packet gets that is passed on because this node does not know its connection. It loses one
-	// each time, and one with no more than lastHops is not passed on: so there is no loop, whatever nodes believe, and hops
-	// are left for the way to the pod.
+	// each time, and one with no more than lastHops is not passed on: so there is no loop, whatever nodes believe, and
+	// hops are left for the way to the pod.
 	hops     = 16
 	lastHops = hops - direct.Passes
 

@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/nft"
 )
 
-// The rules of one family, as nft prints them.
+// The rules of one family, as nft prints them. KEY is the key of a frontend.
 func TestRules(t *testing.T) {
 	var b strings.Builder
 	chains := generation(0).chains([]nft.Device{{Name: "eth0", Index: 2}, {Name: "eth1", Index: 3}})
@@ -20,7 +20,7 @@ func TestRules(t *testing.T) {
 			}
 			b.WriteString(table.String() + " " + c.Name + "\n")
 			for _, r := range c.Rules {
-				b.WriteString("\t" + r.String() + "\n")
+				b.WriteString("\t" + strings.ReplaceAll(r.String(), "ip daddr . ip protocol . th dport", "KEY") + "\n")
 			}
 		}
 	}
@@ -28,8 +28,8 @@ func TestRules(t *testing.T) {
 	meta protocol ip ip daddr != @vips-ip accept
 	meta protocol ip ip frag-off & 0x3fff != 0 accept
 	meta protocol ip meta priority set jhash ip saddr . th sport mod 1021 seed 0x51 offset 1
-	meta protocol ip ip daddr . ip protocol . th dport @by-client-ip meta priority set jhash ip saddr mod 1021 seed 0x51 offset 1
-	meta protocol ip meta priority set ip daddr . ip protocol . th dport . meta priority map @owners-ip
+	meta protocol ip KEY @by-client-ip meta priority set jhash ip saddr mod 1021 seed 0x51 offset 1
+	meta protocol ip meta priority set KEY . meta priority map @owners-ip
 	meta protocol ip ip ttl > 1 fwd ip to meta priority map @nodes-2-ip device "eth0"
 	meta protocol ip ip ttl > 1 fwd ip to meta priority map @nodes-3-ip device "eth1"
 	meta priority set none
@@ -47,14 +47,14 @@ ip sluice-direct pass
 	meta priority set none
 ip sluice-direct unknown
 	meta l4proto tcp meta priority set jhash ip saddr . th sport mod 1021 seed 0x51 offset 1
-	meta l4proto tcp ip daddr . ip protocol . th dport @by-client meta priority set jhash ip saddr mod 1021 seed 0x51 offset 1
-	meta priority set ip daddr . ip protocol . th dport . meta priority map @owners ip ttl set 16 goto pass
+	meta l4proto tcp KEY @by-client meta priority set jhash ip saddr mod 1021 seed 0x51 offset 1
+	meta priority set KEY . meta priority map @owners ip ttl set 16 goto pass
 	meta priority set none
 ip sluice-direct lost
 	meta l4proto tcp meta priority set jhash ip saddr . th sport mod 1021 seed 0x51 offset 1
-	meta l4proto tcp ip daddr . ip protocol . th dport @by-client meta priority set jhash ip saddr mod 1021 seed 0x51 offset 1
-	meta priority set ip daddr . ip protocol . th dport . meta priority map @former goto pass
-	meta priority set ip daddr . ip protocol . th dport . meta priority map @owners goto pass
+	meta l4proto tcp KEY @by-client meta priority set jhash ip saddr mod 1021 seed 0x51 offset 1
+	meta priority set KEY . meta priority map @former goto pass
+	meta priority set KEY . meta priority map @owners goto pass
 	meta priority set none
 ip sluice-direct prerouting
 	ct state new meta l4proto tcp tcp flags & syn == 0 ip ttl > 16 ip daddr @vips goto unknown

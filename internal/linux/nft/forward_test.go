@@ -31,7 +31,8 @@ func TestForwarding(t *testing.T) {
 		table, hosts := Table{f, "t"}, []Set{hosts4, hosts6}[i]
 		tx.AddTable(table)
 		tx.AddSet(table, hosts)
-		tx.SetChain(table, Chain{Name: "unknown", Hook: &Hook{Type: "filter", Point: Prerouting, Priority: -150}, Rules: []Rule{
+		hook := &Hook{Type: "filter", Point: Prerouting, Priority: -150}
+		tx.SetChain(table, Chain{Name: "unknown", Hook: hook, Rules: []Rule{
 			NewRule(Midstream(), SetHops(f, 5), Copy(lo, hosts.Name, Priority()), Drop()),
 		}})
 	}
@@ -39,7 +40,7 @@ func TestForwarding(t *testing.T) {
 	listing := runNft(t, netns, "list", "ruleset")
 	for _, want := range []string{
 		"type filter hook ingress device \"lo\" priority filter; policy accept;",
-		"elements = { 02:00:00:00:00:01 }", "elements = { 1:0 : 10.0.0.1 }", "elements = { 1:0 : fd00::1 }",
+		"elements = { 02:00:00:00:00:01 }", "elements = { 0:100 : 10.0.0.1 }", "elements = { 0:100 : fd00::1 }",
 		"ether saddr @macs accept", "ip frag-off & 16383 != 0 accept",
 		"ip ttl > 1 fwd ip to meta priority map @hosts4 device \"lo\"",
 		"ip6 hoplimit > 1 fwd ip6 to meta priority map @hosts6 device \"lo\"",

@@ -27,10 +27,12 @@ func (f Family) String() string {
 	switch f {
 	case IP4:
 		return "ip"
+	case IP6:
+		return "ip6"
 	case Netdev:
 		return "netdev"
 	}
-	return "ip6"
+	return "unknown"
 }
 
 // Table names a table.

@@ -156,7 +156,8 @@ func (s *survey) neighbour(d Device, a netip.Addr) (*Neighbour, error) {
 		copy(n.MAC[:], e.HardwareAddr)
 		n.Resolved = e.State&(netlink.NUD_FAILED|netlink.NUD_INCOMPLETE) == 0
 	}
-	const trusted = netlink.NUD_REACHABLE | netlink.NUD_PERMANENT | netlink.NUD_NOARP | netlink.NUD_DELAY | netlink.NUD_PROBE
+	const trusted = netlink.NUD_REACHABLE | netlink.NUD_PERMANENT | netlink.NUD_NOARP |
+		netlink.NUD_DELAY | netlink.NUD_PROBE
 	if e.State&trusted != 0 {
 		return n, nil
 	}

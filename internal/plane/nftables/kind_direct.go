@@ -20,7 +20,7 @@ func openDirect(s plane.Setup, beside *nft.Conn) (plane.Part, func() *plane.Dire
 		return plane.Part{}, nil, err
 	}
 	f := layer2.New(layer2.Options{
-		Kernel: conn, Room: conn.Room, Peers: s.Peers, Self: s.Config.NodeName,
+		Kernel: conn, Room: conn.Room, Watch: conn.Watch, Peers: s.Peers, Self: s.Config.NodeName,
 		Neighbours: rtnl.New(s.NetNS).Neighbourhood,
 		Failed: func(err error) {
 			s.Log.Warn("Cannot pass connections of clients outside on to other nodes, retrying", "error", err)
