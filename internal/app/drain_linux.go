@@ -4,6 +4,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/sluice-proxy/sluice/internal/address"
 	"github.com/sluice-proxy/sluice/internal/drain"
 	"github.com/sluice-proxy/sluice/internal/linux/conntrack"
 	"github.com/sluice-proxy/sluice/internal/linux/sysctl"
@@ -16,7 +17,8 @@ func newWaiter(netns int) (drain.Waiter, error) {
 		return drain.Waiter{}, err
 	}
 	settings := sysctl.New(sysctl.Options{NetNS: netns})
-	return drain.Waiter{Table: table, Timeouts: func() (t drain.Timeouts, err error) {
+	local := address.New(address.Options{NetNS: netns}).List
+	return drain.Waiter{Table: table, Local: local, Timeouts: func() (t drain.Timeouts, err error) {
 		for name, to := range map[string]*time.Duration{
 			"net.netfilter.nf_conntrack_udp_timeout": &t.New, "net.netfilter.nf_conntrack_udp_timeout_stream": &t.Stream,
 		} {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/eject/watch"
 	"github.com/sluice-proxy/sluice/internal/event"
+	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/source/convert"
 	"github.com/sluice-proxy/sluice/internal/text"
@@ -41,13 +42,18 @@ func (d *daemon) assembleEjection() error {
 		Summary: func(_ event.Group, p route.Problem) { d.record(event.Ejected(p)) },
 	})
 	d.ejection = watch.New(watch.Options{
-		Table: table, Shares: d.store.SetShares, Direct: d.facts().Direct, Before: before, CPU: threadTime,
+		Table: table, Shares: d.store.SetShares, Direct: d.untranslated(), Before: before, CPU: threadTime,
 		Changed: d.ejected, Save: d.saveEjections,
 		Failed: func(err error) {
 			d.o.Log.Warn("Cannot read conntrack: no endpoint leaves as connections to it fail", "error", err)
 		},
 	})
 	return nil
+}
+
+// untranslated reports whether connections may reach backends without a translation in conntrack.
+func (d *daemon) untranslated() bool {
+	return d.plane.Tracking == plane.Untranslated || d.plane.Tracking == plane.Relayed
 }
 
 // ejected logs that a backend was ejected, and records an Event.

@@ -35,6 +35,9 @@ func (d *daemon) status(context.Context) inspect.Status {
 	if d.plane.WatchTrouble != nil {
 		s.WatchTrouble = d.plane.WatchTrouble()
 	}
+	if d.plane.Direct != nil {
+		s.Direct = d.plane.Direct()
+	}
 	for _, e := range d.host.Effects() {
 		h := inspect.HostSetting{Name: e.Name, Want: e.Wanted, Was: e.Was, Is: e.Is}
 		if e.Err != nil {

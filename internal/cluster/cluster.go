@@ -71,6 +71,7 @@ type Service struct {
 	ExternalLocal       bool   // spec.externalTrafficPolicy: Local, as written; route decides where it counts
 	Restricted          bool   // spec.loadBalancerSourceRanges has entries
 	PreserveDestination bool   // annotation preserve-destination, for data planes that can
+	Direct              bool   // nodes pass connections of clients outside on to the node of a backend, in planes that can
 	HealthCheckNodePort uint16 // 0: none
 
 	ClusterIPs      []netip.Addr
@@ -175,6 +176,7 @@ func (s *Service) equal(t *Service) bool {
 		s.Restricted == t.Restricted && slices.Equal(s.SourceRanges, t.SourceRanges) &&
 		s.Affinity == t.Affinity && s.Scheduler == t.Scheduler && s.SlowStart == t.SlowStart &&
 		s.ProxyHeader == t.ProxyHeader && s.PreserveDestination == t.PreserveDestination &&
+		s.Direct == t.Direct &&
 		maps.Equal(s.Weights, t.Weights) && s.Ejection == t.Ejection && s.HealthCheckNodePort == t.HealthCheckNodePort
 }
 

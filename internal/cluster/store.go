@@ -27,6 +27,8 @@ type Store struct {
 	taken Window // changes taken that the kernel may not have yet
 	total Totals
 
+	peers *Peers
+
 	feeds   int
 	ready   chan struct{}
 	changed chan struct{}
@@ -48,6 +50,7 @@ func NewStore() *Store {
 		shares:   map[Name]Shares{},
 		slices:   map[Name]*Slice{},
 		dirty:    map[Name]struct{}{},
+		peers:    newPeers(),
 		ready:    make(chan struct{}),
 		changed:  make(chan struct{}, 1),
 	}
@@ -170,6 +173,9 @@ func (s *Store) setNode(which **Node, n *Node) {
 	s.note(Window{})
 	s.wake()
 }
+
+// Peers returns the Nodes of the cluster.
+func (s *Store) Peers() *Peers { return s.peers }
 
 // Node returns the own Node, or its stand-in; nil if both are unknown.
 func (s *Store) Node() *Node {

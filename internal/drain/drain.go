@@ -49,6 +49,7 @@ type Result struct {
 type Waiter struct {
 	Table    Table
 	Timeouts func() (Timeouts, error)
+	Local    func(context.Context) ([]netip.Addr, error) // addresses of this node
 }
 
 // wait returns when the pod with these addresses is drained, or with what is left when the context ends. It calls
@@ -58,8 +59,12 @@ func (w *Waiter) wait(ctx context.Context, pod []netip.Addr, listed func(live in
 	if err != nil {
 		return Result{}, fmt.Errorf("read the timeouts of UDP flows: %w", err)
 	}
+	node, err := w.Local(ctx)
+	if err != nil {
+		return Result{}, fmt.Errorf("list the addresses of this node: %w", err)
+	}
 	began := time.Now()
-	all := &flows{udp: udp, newest: began}
+	all := &flows{udp: udp, node: node, newest: began}
 	budget := burst
 	for last := began; ; {
 		at := time.Now()

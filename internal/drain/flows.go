@@ -29,6 +29,7 @@ type Flow struct {
 // flows is what listings have found of one pod.
 type flows struct {
 	udp    Timeouts
+	node   []netip.Addr         // addresses of this node
 	seen   map[uint32]time.Time // when each entry was first listed, by ID
 	newest time.Time            // when the last new connection was found
 
@@ -50,7 +51,7 @@ type listing struct {
 }
 
 func (f *flows) list(at time.Time) *listing {
-	return &listing{of: f, at: at, now: flows{udp: f.udp, newest: f.newest}, ids: make(map[uint32]time.Time, len(f.seen))}
+	return &listing{of: f, at: at, now: flows{udp: f.udp, node: f.node, newest: f.newest}, ids: make(map[uint32]time.Time, len(f.seen))}
 }
 
 // add adds an entry, which the kernel may list twice.
@@ -60,7 +61,10 @@ func (l *listing) add(e conntrack.Entry) {
 	}
 	since, known := l.of.seen[e.ID]
 	if !known {
-		since, l.now.newest = l.at, l.at
+		since = l.at
+	}
+	if !known && !l.of.probes(e) {
+		l.now.newest = l.at
 	}
 	l.ids[e.ID] = since
 	if !l.now.isLive(e) {
@@ -82,6 +86,12 @@ func (l *listing) end() {
 	l.now.seen = l.ids
 	slices.SortFunc(l.now.first, func(a, b Flow) int { return a.Client.Compare(b.Client) })
 	*l.of = l.now
+}
+
+// probes reports whether a connection may be a probe of the kubelet, which goes on until the pod is gone: it is made by
+// this node, to the pod itself.
+func (f *flows) probes(e conntrack.Entry) bool {
+	return !e.Translated() && slices.Contains(f.node, e.OrigSrc.Addr())
 }
 
 // isLive reports whether a pod still needs to serve a flow. A connection that has had its first packet only may never

@@ -24,6 +24,9 @@ type Facts struct {
 	// Unweighted are the schedulers with which only the weight 0 counts.
 	Unweighted []string
 
+	// Direct means that nodes can pass connections on to each other (route.Options.Direct).
+	Direct bool
+
 	// Lacking are the methods that the plane does not have. It chooses at random in place of them.
 	Lacking []route.Method
 
@@ -41,9 +44,6 @@ type Facts struct {
 	// Proxied means that connections end in the process, which makes others to the backends: these
 	// have an address of this node as their source always.
 	Proxied bool
-
-	// Direct means that connections may reach backends without a translation in conntrack: it has only their backend.
-	Direct bool
 
 	// Sockets is why connections reach only the sockets of the process (Opened.Sockets), and no address of a Service, as a
 	// sentence. Empty: they reach these addresses.

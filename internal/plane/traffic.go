@@ -55,10 +55,10 @@ type Tracking uint8
 
 // What conntrack has of them.
 const (
-	Untracked  Tracking = iota // nothing
-	Translated                 // the destination is a frontend, and answers come from a backend
-	Direct                     // the same, or the destination is a backend from the start
-	Relayed                    // two connections: one to a frontend, answered by this process, and one to a backend
+	Untracked    Tracking = iota // nothing
+	Translated                   // the destination is a frontend, and answers come from a backend
+	Untranslated                 // the same, or the destination is a backend from the start
+	Relayed                      // two connections: one to a frontend, answered by this process, and one to a backend
 )
 
 // Target is where connections go.

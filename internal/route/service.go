@@ -17,6 +17,7 @@ type view struct {
 	detector      Detector
 	masqueradeAll bool
 	preserve      bool   // Options.PreserveDestination
+	direct        bool   // Options.Direct
 	scheduler     string // Options.Scheduler
 	serviceCIDRs  []netip.Prefix
 	own           own
@@ -30,6 +31,7 @@ func viewOf(opt Options, facts *cluster.Facts, host Host) *view {
 		detector:      host.Detector,
 		masqueradeAll: host.MasqueradeAll,
 		preserve:      opt.PreserveDestination,
+		direct:        opt.Direct,
 		scheduler:     opt.Scheduler,
 		serviceCIDRs:  host.ServiceCIDRs,
 		own:           ownOf(opt, facts, host),
@@ -220,6 +222,9 @@ func (b *builder) port(st state, won []candidate, g guard) Port {
 	p.PreserveDestination = st.service.PreserveDestination && b.view.preserve
 	b.choices = b.supplies.candidates(b.choices[:0], backendKey{portName{sp.Name, sp.Protocol}, f})
 	candidates := b.choices
+	if b.view.direct && isDirect(st.service, won) {
+		p.Owners = owners(st, candidates)
+	}
 	if p.Protocol == cluster.TCP && st.service.Ejection.On() {
 		p.Ejection = st.service.Ejection
 		setShares(candidates, sp.Name, st.shares)
@@ -234,6 +239,8 @@ func (b *builder) port(st state, won []candidate, g guard) Port {
 		switch {
 		case c.kind == ClusterIP:
 			w = internal
+		case len(p.Owners) > 0 && c.kind != NodePort && s.local > 0:
+			w = localWays(s, f, b.view)
 		case c.kind != ExternalIP && p.PreserveDestination && s.any:
 			w = localWays(s, f, b.view)
 		}

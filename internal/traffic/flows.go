@@ -99,7 +99,7 @@ func newFlows(routes *route.Snapshot, tracking plane.Tracking) *flows {
 	f := &flows{
 		tracking: tracking, fronts: map[route.Key]int32{}, ports: map[int32]*PortFlows{}, clients: newHeavy(maxClients),
 	}
-	if tracking == plane.Direct || tracking == plane.Relayed {
+	if tracking == plane.Untranslated || tracking == plane.Relayed {
 		f.backends = map[plane.Target]int32{}
 	}
 	for svc := range routes.Services() {

@@ -75,7 +75,7 @@ func TestFlows(t *testing.T) {
 // name, and once only.
 func TestFlowsOfSockets(t *testing.T) {
 	routes := services(t, []string{"web", "api"}, web1)
-	got := counted(routes, plane.Direct, direct(client, web1), to(client, webIP, web1), direct(client, "10.9.9.9"))
+	got := counted(routes, plane.Untranslated, direct(client, web1), to(client, webIP, web1), direct(client, "10.9.9.9"))
 	one := PortFlows{Flows{Entries: 1, Live: 1}, map[netip.AddrPort]Flows{at(web1, 8080): {Entries: 1, Live: 1}}}
 	want := map[route.PortID]PortFlows{named("api"): one, named("web"): one}
 	if !reflect.DeepEqual(got.Ports, want) {

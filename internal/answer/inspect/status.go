@@ -6,6 +6,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/health"
+	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/sizes"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -46,6 +47,9 @@ type Status struct {
 	// all objects have arrived yet.
 	Busy     string `json:"busy,omitempty"`
 	Unlisted string `json:"unlisted,omitempty"`
+
+	// Direct says to which nodes this one passes connections of clients outside on. Nil: no Service requests that.
+	Direct *plane.Direct `json:"direct,omitempty"`
 
 	KubeProxy     string        `json:"kubeProxy,omitempty"` // the one that runs beside Sluice, and what to do
 	Takeover      []string      `json:"takeover,omitempty"`  // what happened to another proxy's rules, one sentence each

@@ -42,7 +42,7 @@ type Table interface {
 type Options struct {
 	Table  Table                              // Run closes it
 	Shares func(cluster.Name, cluster.Shares) // cluster.Store.SetShares
-	Direct bool                               // plane.Facts.Direct
+	Direct bool                               // backends may be reached without a translation
 	Before Saved                              // of an earlier run
 	CPU    func() time.Duration               // of this thread; looks pause by it
 

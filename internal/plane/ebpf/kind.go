@@ -25,7 +25,7 @@ func KindTestedBy(test func(bpf.Options) error, packets plane.Kind) plane.Kind {
 	k := packets
 	k.Mode, k.On, k.ListLocal = mode, packets.Mode, true
 	k.Facts.Name, k.Facts.Path = mode, pathOver(packets.Facts.Path)
-	k.Facts.Lacking, k.Facts.Weights, k.Facts.Direct = nil, true, true
+	k.Facts.Lacking, k.Facts.Weights = nil, true
 	k.Facts.Shares = (&balancing{packets: packets.Facts.Shares}).shares
 	k.Owned = packets.Owned + ", and the maps and programs in --bpf-dir"
 	k.Preview = func(s plane.Setup) plane.Plane {
@@ -118,7 +118,7 @@ func open(s plane.Setup, on *plane.Opened, o bpf.Options) (*plane.Opened, error)
 		s.Log.Info("Processes in other cgroups are served packet by packet", "cgroup", o.Cgroup, "reason", err)
 	}
 	opened := *on
-	opened.Tracking = plane.Direct
+	opened.Tracking = plane.Untranslated
 	opened.Plane = New(conn, Options{Packets: on.Plane, Ramp: conn.Ramp})
 	sockets := sockdiag.Node{NetNS: s.NetNS}
 	answers := &balancing{

@@ -26,7 +26,7 @@ func Loopback() plane.Kind {
 	return plane.Kind{
 		Mode: mode, Bind: config.BindLoopback, Owned: "the listening sockets of the process",
 		Facts: plane.Facts{
-			Name: mode, Proxied: true, Direct: true,
+			Name: mode, Proxied: true,
 			OtherPort: untouched, Ping: untouched, Unallocated: untouched, Weights: true,
 			SchedulerName: schedulerName,
 			Loopback:      "sluice get addresses lists it", Without: without(plane.Untouched), Sockets: why,

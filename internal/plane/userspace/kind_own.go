@@ -35,7 +35,7 @@ func OnServices(assigned func() (Assigned, error)) plane.Kind {
 		Mode: mode, Bind: config.BindRules,
 		Owned: "the addresses of Services on an interface of this host, and the listening sockets of the process",
 		Facts: plane.Facts{
-			Name: mode, Proxied: true, Direct: true, Weights: true, SchedulerName: schedulerName, Without: without(plane.Refuse),
+			Name: mode, Proxied: true, Weights: true, SchedulerName: schedulerName, Without: without(plane.Refuse),
 			OtherPort: plane.Behaviour{Verdict: plane.Refuse, Why: closed},
 			Ping:      plane.Behaviour{Verdict: plane.Untouched, Why: "this host has the address itself, and answers"},
 			Unallocated: plane.Behaviour{

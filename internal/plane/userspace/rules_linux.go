@@ -34,7 +34,6 @@ func Kind(rules plane.Kind) plane.Kind {
 		Cleanup: rules.Cleanup, Prepare: rules.Prepare,
 	}
 	k.Facts.Lacking, k.Facts.SchedulerName = nil, schedulerName
-	k.Facts.Direct = true
 	k.Facts.Name, k.Facts.Proxied, k.Facts.Weights, k.Facts.Without = mode, true, true, without(plane.Refuse)
 	k.Probe = func(ctx context.Context, netns int) (plane.Support, error) {
 		s, err := rules.Probe(ctx, netns)

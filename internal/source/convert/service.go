@@ -58,6 +58,7 @@ func (c Converter) Service(svc *corev1.Service) (*cluster.Service, []route.Probl
 	out.ProxyHeader = proxyHeader(svc, n)
 	out.Ejection = c.ejection(svc, n)
 	out.PreserveDestination = svc.Annotations[AnnotationPreserve] == "true"
+	out.Direct = c.direct(svc, n)
 	out.Weights = c.weights(svc, n)
 	policies(svc, out, n)
 	return out, n.list()
@@ -114,6 +115,19 @@ func (c Converter) ejection(svc *corev1.Service, n *notes) cluster.Ejection {
 		return c.Ejection
 	}
 	return e
+}
+
+// direct reports whether nodes pass connections of clients outside on to each other.
+func (c Converter) direct(svc *corev1.Service, n *notes) bool {
+	text := svc.Annotations[AnnotationExternal]
+	if text != "" && text != "direct" {
+		n.add("metadata.annotations["+AnnotationExternal+"]", text, "ignored: expected direct")
+	}
+	if text == "direct" && !c.Direct {
+		n.add("metadata.annotations["+AnnotationExternal+"]", text,
+			"mode "+c.Mode+" cannot do this and serves external addresses as without the annotation")
+	}
+	return text == "direct"
 }
 
 // proxyHeader reports whether endpoints learn the addresses of clients.
