@@ -146,7 +146,7 @@ type getting struct {
 	problems bool
 	hosts    bool
 	bare     bool
-	counts   bool // ask for connections
+	counts   bool    // ask for connections
 	missing  []error // one for each name that the daemon does not know
 }
 

@@ -71,10 +71,18 @@ type Entry struct {
 	// Remaining is until the entry ends unless a packet comes, in whole seconds.
 	Remaining time.Duration
 
-	// Sent and Received are bytes from and to the client, with headers of IP. They are known only if the entry is Accounted
-	// (net.netfilter.nf_conntrack_acct).
+	// Sent and Received are bytes from and to the client, with headers of IP. They are known only if the entry is
+	// Accounted (net.netfilter.nf_conntrack_acct).
 	Sent, Received uint64
 	Accounted      bool
+}
+
+// Load is how full a table is, and what was lost since the network namespace was created.
+type Load struct {
+	Entries, Limit uint32 // Limit 0: there is none
+
+	InsertFailed uint64 // entries that were not added, most often as two packets of a flow came at once: one was lost
+	EarlyDropped uint64 // entries of connections that were evicted as the table was full
 }
 
 // Translated reports whether the destination was translated.
