@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/traffic"
 )
 
-// The busiest ports have series, all others together have those of service "other". Signals that are not known have none,
-// and no label has the address of a client.
+// The busiest ports have series, all others together have those of service "other". Signals that are not known have
+// none, and no label has the address of a client.
 func TestTrafficOfServices(t *testing.T) {
 	port := func(name, port string) route.PortID {
 		return route.PortID{Service: cluster.Name{Namespace: "default", Name: name}, Name: port, Protocol: cluster.TCP}

@@ -13,8 +13,8 @@ const (
 
 // heavy counts the clients with the most entries in bounded memory, by the algorithm of Misra and Gries: when all
 // places are taken, each client loses one entry, and those without any lose their place. So no count is too high, and
-// none is lower by more than lost. Each loss takes away as many entries as there are places: so adding one takes constant
-// time on average, and lost is at most the number of entries divided by the places.
+// none is lower by more than lost. Each loss takes away as many entries as there are places: so adding one takes
+// constant time on average, and lost is at most the number of entries divided by the places.
 type heavy struct {
 	places int
 	all    map[netip.Addr]*visitor

@@ -19,8 +19,8 @@ const (
 )
 
 // services returns the routes of Services in namespace default with an unnamed TCP port 80 and the node port 30080 plus
-// their index. Each has these backends, at port 8080. The first has the clusterIPs 10.96.0.80 and fd00::50, the others the
-// next ones.
+// their index. Each has these backends, at port 8080. The first has the clusterIPs 10.96.0.80 and fd00::50, the others
+// the next ones.
 func services(t testing.TB, names []string, backends ...string) *route.Snapshot {
 	t.Helper()
 	compiler := route.NewCompiler(route.Options{NodeName: "node-a"})

@@ -80,8 +80,8 @@ func (m *Meter) read(ctx context.Context, routes *route.Snapshot) (r Reading, er
 	return r, nil
 }
 
-// count adds what was counted of a port since the last reading. Failures count for each port that has the backend: nobody
-// knows for which one of several a connection was.
+// count adds what was counted of a port since the last reading. Failures count for each port that has the backend:
+// nobody knows for which one of several a connection was.
 func (m *Meter) count(p *route.Port, id route.PortID, all plane.Counted, failed map[plane.Target]plane.Failed) {
 	now, counted := all[id]
 	s := m.ports[bothFamilies(id)]

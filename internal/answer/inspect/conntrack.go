@@ -59,8 +59,11 @@ func (c Client) Rows() []text.Row {
 		service = c.Namespace + "/" + service
 	}
 	return []text.Row{{Cells: []text.Cell{
-		{"CLIENT", c.Client.String()}, {"ENTRIES", decimal(c.Entries)}, {"TABLE", percent(c.Share)},
-		{"LIVE", decimal(c.Live)}, {"TOP-SERVICE", service},
+		{"CLIENT", c.Client.String()},
+		{"ENTRIES", decimal(c.Entries)},
+		{"TABLE", percent(c.Share)},
+		{"LIVE", decimal(c.Live)},
+		{"TOP-SERVICE", service},
 	}}}
 }
 

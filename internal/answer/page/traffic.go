@@ -37,7 +37,7 @@ func (d *document) traffic(ctx context.Context) node {
 	return section("traffic", "Traffic", parts)
 }
 
-// busiest returns the rows of the ports with the most live connections, and among those without any with the most so far.
+// busiest returns the rows of the ports with the most live connections, and of those with as many the most so far.
 func busiest(all []inspect.Traffic) (rows []row) {
 	slices.SortStableFunc(all, func(a, b inspect.Traffic) int {
 		return slices.Compare(

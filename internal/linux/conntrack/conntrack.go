@@ -78,6 +78,14 @@ type Entry struct {
 	Accounted      bool
 }
 
+// Load is how full a table is, and what was lost since the network namespace was created.
+type Load struct {
+	Entries, Limit uint32 // Limit 0: there is none
+
+	InsertFailed uint64 // entries that were not added, most often as two packets of a flow came at once: one was lost
+	EarlyDropped uint64 // entries of connections that were evicted as the table was full
+}
+
 // Translated reports whether the destination was translated.
 func (e Entry) Translated() bool { return e.Status&DstNAT != 0 }
 

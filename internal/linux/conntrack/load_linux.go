@@ -22,14 +22,6 @@ const (
 	ctaStatsEarlyDrop    = 11
 )
 
-// Load is how full a table is, and what was lost since the network namespace was created.
-type Load struct {
-	Entries, Limit uint32 // Limit 0: there is none
-
-	InsertFailed uint64 // entries that could not be added, most often as two packets of a flow came at once: one was lost
-	EarlyDropped uint64 // entries of connections that were evicted as the table was full
-}
-
 // statsTimeout bounds the wait for statistics, which the kernel sends at once.
 const statsTimeout = 5 * time.Second
 
