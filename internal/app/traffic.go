@@ -25,9 +25,10 @@ func (d *daemon) openTraffic() {
 	}
 }
 
-// failed returns a function that returns how many connections to each backend failed; nil: that is not known.
+// failed returns a function that returns how many connections to each backend failed; nil: that is not known, or the
+// plane counts them itself.
 func (d *daemon) failed() func() map[plane.Target]plane.Failed {
-	if d.ejection == nil {
+	if d.ejection == nil || d.plane.Tracking == plane.Relayed {
 		return nil
 	}
 	return d.ejection.Failed

@@ -159,7 +159,7 @@ func TestDrained(t *testing.T) {
 	})
 }
 
-// A connection that begins and ends meanwhile makes the wait longer by the quiet time, unless it is a probe of this node.
+// A connection that begins and ends meanwhile makes the wait longer by the quiet time, except a probe of this node.
 func TestQuiet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ct := &table{}

@@ -51,7 +51,10 @@ type listing struct {
 }
 
 func (f *flows) list(at time.Time) *listing {
-	return &listing{of: f, at: at, now: flows{udp: f.udp, node: f.node, newest: f.newest}, ids: make(map[uint32]time.Time, len(f.seen))}
+	return &listing{
+		of: f, at: at, now: flows{udp: f.udp, node: f.node, newest: f.newest},
+		ids: make(map[uint32]time.Time, len(f.seen)),
+	}
 }
 
 // add adds an entry, which the kernel may list twice.

@@ -122,7 +122,8 @@ func (s *site) compare(when string) {
 			sum := uint64(0)
 			for b, n := range backends {
 				sum += n
-				if of := got[id].Backends[b][plane.Connections]; of != n && (slices.Contains(s.serving[id.Service], b.Addr()) || of != 0) {
+				of := got[id].Backends[b][plane.Connections]
+				if of != n && (slices.Contains(s.serving[id.Service], b.Addr()) || of != 0) {
 					return fmt.Sprintf("%s: %v to %s: counted %d, want %d", when, id, b, of, n)
 				}
 			}

@@ -3,7 +3,6 @@ package inspect
 import (
 	"cmp"
 	"context"
-	"errors"
 	"iter"
 	"net/netip"
 	"slices"
@@ -387,18 +386,4 @@ type Address struct {
 	Pool      string         `json:"pool"` // to which backends: "cluster", "local"
 	Address   netip.AddrPort `json:"address"`
 	Open      int64          `json:"openConnections"` // of the port
-}
-
-var errNoSockets = errors.New("in this mode the proxy opens no sockets for Services; " +
-	"sluice get services lists their addresses")
-
-// Addresses lists the sockets of the Services that a filter matches, sorted by Service.
-func (i *Inspector) Addresses(_ context.Context, f Filter) (iter.Seq[Address], error) {
-	if i.opt.Opened.Sockets == nil {
-		return nil, errNoSockets
-	}
-	all := slices.DeleteFunc(i.opt.Opened.Sockets(), func(s plane.Socket) bool { return !f.matches(s.Service) })
-	return each(all, func(s plane.Socket) Address {
-		return Address{s.Service.Namespace, s.Service.Name, s.Port, s.Protocol.String(), s.Pool.String(), s.At, s.Open}
-	}), nil
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-proxy/sluice/internal/linux/nl"
@@ -62,4 +63,15 @@ func number(data []byte) (uint64, error) {
 		return 0, fmt.Errorf("a number of an element has %d bytes", len(data))
 	}
 	return binary.BigEndian.Uint64(data), nil
+}
+
+// Count counts packets in the counter of an element of a dynamic set, which Counters reads. Each packet restarts the
+// timeout of the element. If the key does not exist and the set is full the rule does not match.
+func Count(in string, timeout time.Duration, key ...Field) Statement {
+	text, exprs, _ := join(key)
+	update := &expr.Dynset{
+		SrcRegKey: reg1, SetName: in, SetID: byName, Operation: unix.NFT_DYNSET_OP_UPDATE, Timeout: timeout,
+		Exprs: []expr.Any{&expr.Counter{}},
+	}
+	return Statement{"update @" + in + " { " + text + " timeout " + seconds(timeout) + " counter }", append(exprs, update)}
 }

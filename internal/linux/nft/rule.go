@@ -117,8 +117,8 @@ func OriginalDestinationPort() Field {
 	return tracked("ct original proto-dst", expr.CtKeyPROTODST, original, 4)
 }
 
-// AnswersFrom is the port from which answers come: the destination port after it was translated. After a rule that names
-// a protocol nft prints this one differently from DestinationPort, of which it then takes the protocol for granted.
+// AnswersFrom is the port from which answers come: the destination port after it was translated. After a rule that
+// names a protocol nft prints it differently from DestinationPort, of which it then takes the protocol for granted.
 func AnswersFrom() Field { return tracked("ct reply proto-src", expr.CtKeyPROTOSRC, reply, 4) }
 
 // The directions of a connection (IP_CT_DIR_...), and keys that the library does not have.
@@ -362,16 +362,6 @@ func equals(text string, f Field, data []byte) Statement {
 func Remember(to string, timeout time.Duration, data Field, key ...Field) Statement {
 	return dynset("update @%s { %s timeout "+seconds(timeout)+" : %s }", data, key,
 		expr.Dynset{SetName: to, Operation: unix.NFT_DYNSET_OP_UPDATE, Timeout: timeout})
-}
-
-// Count counts packets in the counter of an element of a dynamic set, which Counters reads. Each packet restarts the
-// timeout of the element. If the key does not exist and the set is full the rule does not match.
-func Count(in string, timeout time.Duration, key ...Field) Statement {
-	text, exprs, _ := join(key)
-	return Statement{"update @" + in + " { " + text + " timeout " + seconds(timeout) + " counter }", append(exprs, &expr.Dynset{
-		SrcRegKey: reg1, SetName: in, SetID: byName, Operation: unix.NFT_DYNSET_OP_UPDATE, Timeout: timeout,
-		Exprs: []expr.Any{&expr.Counter{}},
-	})}
 }
 
 // Forget deletes an element from a dynamic map, if it exists. The kernel requires data as well, but ignores it.

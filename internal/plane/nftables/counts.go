@@ -12,8 +12,8 @@ import (
 )
 
 // New connections are counted by frontend and backend, in elements of a set that rules add. Elements of the maps of
-// backends could count as well, but at each change of a backend they begin again, and 300,000 of them with a counter for
-// each processor take hundreds of megabytes; the set has only pairs that had a connection within countedFor.
+// backends could count as well, but at each change of a backend they begin again, and 300,000 of them with a counter
+// for each processor take hundreds of megabytes; the set has only pairs that had a connection within countedFor.
 
 const (
 	// maxCounts bounds the memory of a table: an element takes some 150 bytes, and 16 for each processor. Connections of

@@ -26,9 +26,9 @@ const (
 // the weight of each endpoint of an EndpointSlice. AnnotationClients with the value
 // "proxy-protocol" tells endpoints the addresses of clients in mode userspace. AnnotationSlowStart is how long the
 // share of a new endpoint grows in mode ebpf, such as 30s. AnnotationEjection lets endpoints leave to which connections
-// fail: "on", "off", or thresholds such as "clients=2,row=5". AnnotationExternal with the value "direct" makes nodes pass
-// connections of clients outside on to the node of an endpoint. AnnotationPreserve is the annotation of kube-proxy for
-// Windows: "true" preserves the destination.
+// fail: "on", "off", or thresholds such as "clients=2,row=5". AnnotationExternal with the value "direct" makes nodes
+// pass connections of clients outside on to the node of an endpoint. AnnotationPreserve is the annotation of kube-proxy
+// for Windows: "true" preserves the destination.
 const (
 	AnnotationScheduler   = "sluice-proxy.github.io/scheduler"
 	AnnotationWeights     = "sluice-proxy.github.io/weights"
