@@ -190,4 +190,6 @@ func (w *testEnv) waitOutcome(from *lab.Host, to []netip.AddrPort, want lab.Outc
 }
 
 // rules returns the nf_tables ruleset of node A.
-func (w *testEnv) rules() string { return w.lab.NodeA.MustRun("nft", "list", "ruleset") }
+func (w *testEnv) rules() string {
+	return harness.WithoutCounts(w.lab.NodeA.MustRun("nft", "list", "ruleset"))
+}

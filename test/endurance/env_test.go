@@ -192,7 +192,7 @@ func (w *testEnv) waitAnsweredBy(from *lab.Host, to netip.AddrPort, pods ...int)
 // rules returns the nf_tables ruleset of node A.
 func (w *testEnv) rules() string {
 	w.Helper()
-	return w.lab.NodeA.MustRun("nft", "--stateless", "list", "ruleset")
+	return harness.WithoutCounts(w.lab.NodeA.MustRun("nft", "--stateless", "list", "ruleset"))
 }
 
 // get reads a page from a server on node A.
