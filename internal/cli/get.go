@@ -87,7 +87,7 @@ func newGet(env Env) *cobra.Command {
 	get := &cobra.Command{
 		SuggestFor: resourceNames(),
 		Use:        "get RESOURCE [NAME...]",
-		Short:      "List services, backends, node ports and listening addresses of this node, and pods that drain",
+		Short:      "List what is programmed on this node: services, backends, node ports, addresses; draining pods",
 		Long: `List what the daemon has programmed on this node.
 
 The command asks the daemon of the network namespace in which it runs: run it in the Sluice pod,
