@@ -33,7 +33,7 @@ func (b builder) count() (rules []nft.Rule) {
 	for _, protocol := range []cluster.Protocol{cluster.TCP, cluster.UDP, cluster.SCTP} {
 		rules = append(rules, nft.NewRule(nft.Of(uint8(protocol)), nft.Count(b.name(countElement), countedFor,
 			nft.OriginalDestination(b.f), nft.L4Proto(), nft.OriginalDestinationPort(), nft.Destination(b.f), nft.AnswersFrom(),
-		)))
+		), nft.Return()))
 	}
 	return rules
 }
