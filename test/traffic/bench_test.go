@@ -21,9 +21,9 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// BenchmarkConnect connects to a Service in turn on two nodes, from a pod to a pod of the same node. On one of them rules
-// of mode nftables count so many times, on the other one not at all. Then the nodes change roles. It reports the medians
-// and the quantiles of the ratio of two connections, one after the other.
+// BenchmarkConnect connects to a Service in turn on two nodes, from a pod to a pod of the same node. On one of them
+// rules of mode nftables count so many times, on the other one not at all. Then the nodes change roles. It reports the
+// medians, and quantiles of the ratio of two connections, one after the other.
 func BenchmarkConnect(b *testing.B) {
 	for _, times := range []int{0, 1, 10} {
 		b.Run(fmt.Sprint(times, " times"), func(b *testing.B) {

@@ -18,8 +18,8 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// site is a lab with three Services on its node A: "web" and "sticky", which three pods may serve, and "node", which the
-// node itself serves.
+// site is a lab with three Services on its node A: "web" and "sticky", which three pods may serve, and "node", which
+// the node itself serves.
 type site struct {
 	*testing.T
 	*lab.Lab
