@@ -28,8 +28,8 @@ On a terminal it is a live table until it is interrupted. Otherwise, and with -o
 once, after one interval. Ports that have had no connection are left out, except with NAME, which is NAME
 or NAMESPACE/NAME. --output wide adds the sums since the proxy, or the kernel, began to count.
 
-Modes ebpf, ipvs and userspace count; a dash is a number that the mode does not know. Mode ipvs knows no
-failures. Mode ebpf counts only connections that sockets of this node open; LIVE are all connections of
+Modes nftables, iptables, ebpf, ipvs and userspace count; a dash is a number that the mode does not know.
+Modes nftables and iptables know new connections only. Mode ipvs knows no failures. Mode ebpf counts only connections that sockets of this node open; LIVE are all connections of
 this node to the backends of the Service, including direct ones.`
 
 // minInterval bounds what a live table costs the daemon.

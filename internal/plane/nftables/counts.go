@@ -70,8 +70,8 @@ func (c *counts) Traffic(ctx context.Context, routes *route.Snapshot) (plane.Cou
 	return c.tally.Counted(), nil
 }
 
-// read adds what the kernel has counted for ports since the last call. An element that a listing misses by chance is the
-// same as long as it has not expired.
+// read adds what the kernel has counted for ports since the last call. An element that a listing misses by chance is
+// the same as long as it has not expired.
 func (c *counts) read(ctx context.Context, ports func() portsByFront) error {
 	for _, ip := range route.Families() {
 		now := c.now()
