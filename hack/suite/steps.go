@@ -97,8 +97,8 @@ func testSteps() []step {
 			name: "planes", about: "every scenario in every plane of this kernel, with real packets",
 			after:   []string{"sluice"},
 			command: goTest(), packages: []string{
-				"./test/conformance", "./test/exact", "./test/lab", "./test/harness", "./test/rules", "./test/demo",
-				"./test/traffic",
+				"./test/conformance", "./test/exact", "./test/direct", "./test/lab", "./test/harness", "./test/rules",
+				"./test/demo", "./test/traffic",
 			},
 		},
 		{

@@ -51,6 +51,10 @@ type lock struct {
 
 func (l lock) duplicate() (*os.File, error) { return handover.Duplicate(l.File, l.Name()) }
 
+func (l lock) beside(name string) string {
+	return filepath.Join(l.socket.folder, l.socket.name+"."+name)
+}
+
 // listen returns a listener for commands, which is closed before the lock.
 func (l lock) listen(ctx context.Context) (net.Listener, error) { return l.socket.listen(ctx) }
 

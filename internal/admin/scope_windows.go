@@ -178,4 +178,7 @@ type lock struct{ *pipeListener }
 // duplicate returns an error: no other process inherits the lock.
 func (lock) duplicate() (*os.File, error) { return nil, errNoHandover }
 
+// beside returns an empty path: there is no folder.
+func (lock) beside(string) string { return "" }
+
 func (l lock) listen(context.Context) (net.Listener, error) { return l.pipeListener, nil }

@@ -58,6 +58,9 @@ func Adopt(file *os.File, o Options) (*Server, error) {
 	return &Server{lock, o}, nil
 }
 
+// Beside returns the path of a file in the folder of the socket, which other daemons have under other names.
+func (s *Server) Beside(name string) string { return s.lock.beside(name) }
+
 // File returns a second file that holds the lock, which is released when both are closed. The caller closes it.
 func (s *Server) File() (*os.File, error) { return s.lock.duplicate() }
 

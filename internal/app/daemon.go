@@ -15,6 +15,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/answer/inspect"
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/config"
+	"github.com/sluice-proxy/sluice/internal/drain"
+	"github.com/sluice-proxy/sluice/internal/eject/watch"
 	"github.com/sluice-proxy/sluice/internal/event"
 	"github.com/sluice-proxy/sluice/internal/handover"
 	"github.com/sluice-proxy/sluice/internal/handover/listen"
@@ -30,6 +32,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/source/convert"
 	"github.com/sluice-proxy/sluice/internal/source/kube"
 	"github.com/sluice-proxy/sluice/internal/takeover"
+	"github.com/sluice-proxy/sluice/internal/traffic"
 	"github.com/sluice-proxy/sluice/internal/web"
 )
 
@@ -43,25 +46,31 @@ type daemon struct {
 	plane    *plane.Opened
 	families []route.Family
 
-	lock     lock
-	held     *admin.Server // nil if the kernel has no lock; then there is no control socket
-	store    *cluster.Store
-	source   statefulSource
-	node     *Node
-	events   *kube.Recorder // nil: there is no API server
-	metrics  *metrics.Metrics
-	sizes    *sizes.Follower
-	history  *inspect.History
-	problems *event.Digest
-	health   *health.Tracker
-	ports    *serviceports.Follower
-	host     *host.Host
-	takeover *takeover.Controller
-	reload   *reload.Reloader
-	inspect  *inspect.Inspector
+	lock      lock
+	held      *admin.Server // nil if the kernel has no lock; then there is no control socket
+	store     *cluster.Store
+	source    statefulSource
+	node      *Node
+	events    *kube.Recorder // nil: there is no API server
+	metrics   *metrics.Metrics
+	sizes     *sizes.Follower
+	history   *inspect.History
+	problems  *event.Digest
+	ejections *event.Digest
+	health    *health.Tracker
+	ports     *serviceports.Follower
+	ejection  *watch.Part // nil: this system has no table of connections
+	host      *host.Host
+	takeover  *takeover.Controller
+	reload    *reload.Reloader
+	inspect   *inspect.Inspector
+	drains    *drain.Waits    // nil: this system has no table of connections
+	flows     *traffic.Lister // nil: there is no conntrack
+	meter     *traffic.Meter
 
-	healthz, diagnostics *web.Server
+	healthz, diagnostics, draining *web.Server
 
+	unsaved  atomic.Bool // that ejections cannot be saved was logged
 	replaced atomic.Bool // a handover has begun
 
 	inForce     chan struct{} // closed when everything was in the kernel once
@@ -129,6 +138,9 @@ func (d *daemon) assemble(ctx context.Context) error {
 			o.Log.Info("The health check port of a Service is open now", "service", service.String(), "port", port)
 		},
 	})
+	if err = d.assembleEjection(); err != nil {
+		return err
+	}
 	d.assembleNode()
 	other := o.takeover()
 	other.Ours, other.Others = mechanisms(d.plane.KubeProxyRules), leftovers(o)
@@ -136,12 +148,21 @@ func (d *daemon) assemble(ctx context.Context) error {
 	other.RecordLeft = func(note string) { d.record(event.KubeProxyRulesLeft(note)) }
 	d.takeover = takeover.New(other, d.inForce)
 	d.reload = d.newReloader()
-	d.inspect = inspect.New(inspect.Options{
+	if err := d.assembleDrains(); err != nil {
+		return err
+	}
+	d.openTraffic()
+	asked := inspect.Options{
 		Loop: d.node.Loop(), Store: d.store, History: d.history, Sizes: d.sizes.Sizes, Status: d.status, Diff: d.diff,
 		Plan: d.plan, Settings: inspect.Settings{Configuration: o.Config.Effective(), Flags: o.Flags}, Opened: *d.plane,
 		Selector: convert.Selector,
 		Local:    address.New(address.Options{NetNS: o.NetNS}).List, Plane: d.facts(),
-	})
+		Meter: d.meter, Flows: d.listings(),
+	}
+	if d.drains != nil {
+		asked.Drain = d.drains
+	}
+	d.inspect = inspect.New(asked)
 	d.assembleServers()
 	d.metrics.Read(d.readings)
 	return nil
@@ -158,6 +179,9 @@ func (d *daemon) assembleNode() {
 	}
 	if len(d.o.Config.Manifests) > 0 {
 		opt.StandIn = d.o.Config.NodeName
+	}
+	if d.ejection != nil {
+		opt.Followers = append(opt.Followers, d.ejection)
 	}
 	d.node = NewNode(opt)
 }
@@ -218,14 +242,20 @@ func (d *daemon) work(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	parts := []func(context.Context) error{
 		d.node.Run, d.health.Run, d.ports.Run,
-		d.listen.Run, d.healthz.Run, d.diagnostics.Run, d.reload.Run, d.onRequest,
+		d.listen.Run, d.healthz.Run, d.diagnostics.Run, d.draining.Run, d.reload.Run, d.onRequest,
 		d.problems.Run,
 	}
 	if !d.o.Config.Unprivileged() {
 		parts = append(parts, d.takeover.Run)
 	}
+	if d.ejection != nil {
+		parts = append(parts, d.ejection.Run, d.ejections.Run)
+	}
 	if d.events != nil {
 		parts = append(parts, d.events.Run)
+	}
+	if d.flows != nil {
+		parts = append(parts, d.flows.Run)
 	}
 	for _, part := range parts {
 		group.Go(func() error { return part(ctx) })

@@ -72,6 +72,7 @@ func (o Options) policy(families []route.Family) route.Options {
 		Excess:        kind.Excess,
 		ListLocal:     kind.ListLocal,
 		Scheduler:     c.Scheduler,
+		Direct:        kind.Facts.Direct,
 	}
 	if c.Unprivileged() { // every address is as good, as none serves NodePorts
 		p.NodePorts = route.NodePortOptions{All: true}
@@ -102,7 +103,7 @@ func (d *daemon) openPlane(ctx context.Context) error {
 		o.Log.LogAttrs(ctx, slog.LevelInfo, note)
 	}
 	s := o.setup()
-	s.Families, s.Report = support.Families(), d.report
+	s.Families, s.Report, s.Peers = support.Families(), d.report, d.store.Peers()
 	if s.Inherited, err = o.inherited(); err != nil {
 		return err
 	}

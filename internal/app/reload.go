@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/admin"
 	"github.com/sluice-proxy/sluice/internal/config"
+	"github.com/sluice-proxy/sluice/internal/eject/watch"
 	"github.com/sluice-proxy/sluice/internal/event"
 	"github.com/sluice-proxy/sluice/internal/handover"
 	"github.com/sluice-proxy/sluice/internal/handover/listen"
@@ -29,6 +30,8 @@ type carried struct {
 	Health  health.Before
 	Ports   serviceports.Before
 	Reloads reload.Count
+
+	Ejections watch.Saved
 }
 
 // Names in a Handover.
@@ -130,6 +133,9 @@ func (d *daemon) handOver(ctx context.Context, c carried) (_ *handover.Handover,
 	defer cancel()
 	if v, err := d.node.Loop().View(viewing); err == nil { // without it, ports answer after the first write
 		c.Ports = serviceports.BeforeOf(v.Routes)
+	}
+	if d.ejection != nil {
+		c.Ejections = d.ejection.Saved()
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err

@@ -37,6 +37,12 @@ func (d *daemon) assembleServers() {
 	diagnostics.Addr, diagnostics.MaxConns = c.Metrics, share.Metrics
 	diagnostics.Handler = signed(web.Diagnostics(d.diagnosticsOptions()))
 	d.diagnostics = web.NewServer(diagnostics)
+	draining := d.serverOptions("drain", event.FailedToStartDrainServer)
+	if d.drains != nil {
+		draining.Addr, draining.MaxConns = c.Drain, share.Metrics
+		draining.Handler = signed(d.drains.Handler(d.inspect.PodAt))
+	}
+	d.draining = web.NewServer(draining)
 }
 
 func (d *daemon) serverOptions(name, reason string) web.ServerOptions {

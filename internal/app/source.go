@@ -56,6 +56,7 @@ func (o Options) converter() convert.Converter {
 	return convert.Converter{
 		AllowExternalIPs: o.Config.ExternalIPs, LoopbackEndpoints: o.Config.Unprivileged(),
 		ExternalIPs: o.Config.ExternalIPRanges, LoadBalancerIPs: o.Config.LoadBalancerIPRanges,
-		Mode: facts.Name, Lacking: facts.Lacking, AnyScheduler: facts.AnyScheduler,
+		Mode: facts.Name, Lacking: facts.Lacking, AnyScheduler: facts.AnyScheduler, Direct: facts.Direct,
+		Ejection: o.Config.Ejection,
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/answer/inspect"
+	"github.com/sluice-proxy/sluice/internal/eject/watch"
 	"github.com/sluice-proxy/sluice/internal/host"
 	"github.com/sluice-proxy/sluice/internal/metrics"
 	"github.com/sluice-proxy/sluice/internal/reload"
@@ -28,8 +29,14 @@ func (d *daemon) status(context.Context) inspect.Status {
 		Configuration: configuration(d.reload.State(), d.o.Warnings),
 		Servers:       []web.State{d.healthz.State(), d.diagnostics.State()},
 	}
+	if d.o.Config.Drain.IsValid() {
+		s.Servers = append(s.Servers, d.draining.State())
+	}
 	if d.plane.WatchTrouble != nil {
 		s.WatchTrouble = d.plane.WatchTrouble()
+	}
+	if d.plane.Direct != nil {
+		s.Direct = d.plane.Direct()
 	}
 	for _, e := range d.host.Effects() {
 		h := inspect.HostSetting{Name: e.Name, Want: e.Wanted, Was: e.Was, Is: e.Is}
@@ -78,7 +85,12 @@ const answerTime = 10 * time.Second
 
 // readings returns the values that a scrape of the metrics reads.
 func (d *daemon) readings() metrics.Readings {
+	var ejected watch.Counts
+	if d.ejection != nil {
+		ejected = d.ejection.Counts()
+	}
 	return metrics.Readings{
+		Ejections: ejected.Ejections, Ejected: ejected.Ejected,
 		Totals:             d.store.Totals(),
 		Backlog:            d.store.Backlog(),
 		Sizes:              d.sizes.Sizes(),
@@ -88,6 +100,8 @@ func (d *daemon) readings() metrics.Readings {
 		Takeover:           d.takeover.State(),
 		HealthPortFailures: len(d.ports.Failing()),
 		HostSettingsFailed: len(slices.DeleteFunc(d.host.Effects(), func(e host.Effect) bool { return e.Err == nil })),
+		DrainWaits:         d.drainWaits(),
 		Contest:            d.node.Loop().Contest(),
+		Traffic:            d.traffic(),
 	}
 }

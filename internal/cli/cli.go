@@ -61,8 +61,8 @@ func Main(ctx context.Context, args []string, env Env) int {
 		asking := env
 		asking.Stdout, asking.Stderr = safe(env.Stdout), text.Safe(env.Stderr)
 		root.AddCommand(newGet(asking), newStatus(asking, env.Stdout), newEvents(asking), newDiff(asking), newExplain(asking),
-			newTop(asking, env.Stdout), newPlan(env), newPreflight(asking), newBugreport(env), newCompletion(env),
-			newMan(env), newVersion(env))
+			newTop(asking, env.Stdout), newDrain(asking), newPlan(env), newPreflight(asking), newBugreport(env),
+			newCompletion(env), newMan(env), newVersion(env))
 		completeModes(root, app.Modes(env.Kinds))
 	}
 	root.CompletionOptions.DisableDefaultCmd = true // newCompletion has more help; kube-proxy has no such command

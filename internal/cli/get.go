@@ -38,8 +38,8 @@ POLICY is for connections from outside: to all backends ("cluster"), to those on
 ("local"), "refused" if there is no backend at all, or "dropped" if there is none on this node.
 BACKENDS counts the backends in use. STATE is "programmed", "pending" with the reason, or "not
 programmed" with the reason; "conflict" counts the addresses and ports that other Services
-own. --output wide adds the IP family, session affinity and the source ranges of load
-balancer addresses; json and yaml have all fields.
+own. --output wide adds the IP family, session affinity, the source ranges of load balancer addresses,
+and connections so far and live ones, of both families together; json and yaml have all other fields.
 
 --problems lists Services that the kernel refuses or does not have yet, whose addresses or ports
 belong to others, or of which a port has no usable backend: sluice get backends NAME says why.`,
@@ -87,7 +87,7 @@ func newGet(env Env) *cobra.Command {
 	get := &cobra.Command{
 		SuggestFor: resourceNames(),
 		Use:        "get RESOURCE [NAME...]",
-		Short:      "List what is programmed on this node: services, backends, node ports, listening addresses",
+		Short:      "List services, backends, node ports and listening addresses of this node, and pods that drain",
 		Long: `List what the daemon has programmed on this node.
 
 The command asks the daemon of the network namespace in which it runs: run it in the Sluice pod,
@@ -115,6 +115,7 @@ named. In modes ipvs, ebpf and userspace, backends have numbers of connections.`
 	for _, r := range resources() {
 		get.AddCommand(newGetOne(r, env))
 	}
+	get.AddCommand(newDraining(env))
 	return get
 }
 
@@ -123,7 +124,7 @@ func unknownResource(arg string) error {
 	if nearest := text.Nearest(arg, resourceNames()); nearest != "" {
 		return fmt.Errorf("unknown resource %q, did you mean %s?", arg, nearest)
 	}
-	return fmt.Errorf("unknown resource %q: want services, backends, nodeports or addresses", arg)
+	return fmt.Errorf("unknown resource %q: want services, backends, nodeports, addresses or draining", arg)
 }
 
 func resourceNames() (all []string) {
@@ -146,6 +147,7 @@ type getting struct {
 	problems bool
 	hosts    bool
 	bare     bool
+	counts   bool    // ask for connections
 	missing  []error // one for each name that the daemon does not know
 }
 
@@ -201,6 +203,7 @@ func (g *getting) format() format {
 
 // list prints what there is.
 func (g *getting) list(ctx context.Context) error {
+	g.counts = g.name == services && g.output.wide
 	all := g.ask(ctx, g.names)
 	if g.sortBy != "" {
 		all = template(g.sortBy).sorted(all)
@@ -231,6 +234,9 @@ func (g *getting) ask(ctx context.Context, names []string) answerLines {
 		for _, query := range g.queries(names) {
 			if len(g.names) == 0 { // a watch of all Services lists of one what it lists of all
 				query.Set("brief", "true")
+			}
+			if g.counts {
+				query.Set("counts", "true")
 			}
 			for answer, err := range admin.DialNearest().Ask(ctx, g.query, query) {
 				if _, unknown := errors.AsType[admin.NotFoundError](err); unknown {

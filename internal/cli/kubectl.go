@@ -64,7 +64,8 @@ func newPlugin(env Env) *cobra.Command {
 	_ = root.RegisterFlagCompletionFunc("node", p.completeNodes) // it exists
 	root.Flags().AddFlagSet(fs)                                  // cobra must know them to find the command behind them
 	root.AddCommand(p.newStatus(), p.remote(newGet(p.env), p.only), p.remote(newEvents(p.env), p.only),
-		p.remote(newTop(p.env, nil), p.only), p.newExplain(), p.remote(newDiff(p.env), p.only), newVersion(p.env))
+		p.remote(newTop(p.env, nil), p.only), p.newExplain(), p.remote(newDrain(p.env), p.ofPod),
+		p.remote(newDiff(p.env), p.only), newVersion(p.env))
 	root.SuggestionsMinimumDistance = maxTypos
 	root.SetFlagErrorFunc(flagError)
 	root.SetHelpFunc(func(cmd *cobra.Command, args []string) { _ = help(cmd, args, env.Stdout) }) // it cannot be reported
@@ -211,6 +212,18 @@ func (p *plugin) completeNodes(cmd *cobra.Command, _ []string, _ string) ([]stri
 		}
 	}
 	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// ofPod returns the pod of Sluice on the node of a pod, or on that of --node for an address.
+func (p *plugin) ofPod(ctx context.Context, c *fleet.Cluster, args []string) (fleet.Pod, []string, error) {
+	if p.node != "" || len(args) != 1 {
+		return p.only(ctx, c, args)
+	}
+	at, rest, err := p.ofSource(ctx, c, []string{args[0], "node"})
+	if err != nil {
+		return fleet.Pod{}, nil, err
+	}
+	return at, rest[:1], nil
 }
 
 // ofSource returns the pod on the node of the source of a connection, which may be a pod. The address of that pod takes

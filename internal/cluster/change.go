@@ -18,6 +18,7 @@ type State struct {
 	Name    Name
 	Service *Service
 	Slices  []*Slice
+	Shares  Shares
 }
 
 // Facts apply to the whole node.
@@ -42,7 +43,7 @@ func (s *Store) Take() Delta {
 	}
 	c.Services = make([]State, 0, len(s.dirty))
 	for name := range s.dirty {
-		st := State{Name: name}
+		st := State{Name: name, Shares: s.shares[name]}
 		if e := s.services[name]; e != nil {
 			s.sweep(e)
 			st.Service, st.Slices = e.service, e.slices

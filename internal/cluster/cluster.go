@@ -71,6 +71,7 @@ type Service struct {
 	ExternalLocal       bool   // spec.externalTrafficPolicy: Local, as written; route decides where it counts
 	Restricted          bool   // spec.loadBalancerSourceRanges has entries
 	PreserveDestination bool   // annotation preserve-destination, for data planes that can
+	Direct              bool   // nodes pass connections of clients outside on to the node of a backend, in planes that can
 	HealthCheckNodePort uint16 // 0: none
 
 	ClusterIPs      []netip.Addr
@@ -92,6 +93,9 @@ type Service struct {
 	// ProxyHeader means that TCP endpoints get the address of each client in a header of the PROXY protocol, version 2,
 	// in data planes that connect to endpoints in place of clients.
 	ProxyHeader bool
+
+	// Ejection says which failures make an endpoint leave; the zero value: none.
+	Ejection Ejection
 
 	// Weights are the weights of endpoints, by their address or else by their node, for data planes whose algorithms use
 	// them. All other endpoints have the weight of their Slice.
@@ -172,7 +176,8 @@ func (s *Service) equal(t *Service) bool {
 		s.Restricted == t.Restricted && slices.Equal(s.SourceRanges, t.SourceRanges) &&
 		s.Affinity == t.Affinity && s.Scheduler == t.Scheduler && s.SlowStart == t.SlowStart &&
 		s.ProxyHeader == t.ProxyHeader && s.PreserveDestination == t.PreserveDestination &&
-		maps.Equal(s.Weights, t.Weights) && s.HealthCheckNodePort == t.HealthCheckNodePort
+		s.Direct == t.Direct &&
+		maps.Equal(s.Weights, t.Weights) && s.Ejection == t.Ejection && s.HealthCheckNodePort == t.HealthCheckNodePort
 }
 
 func (s *Slice) equal(t *Slice) bool {

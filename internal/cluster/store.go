@@ -17,6 +17,7 @@ type Store struct {
 	standIn  *Node // used while node is nil
 	cidrs    []netip.Prefix
 	local    []netip.Addr
+	shares   map[Name]Shares // by Service, which need not exist
 
 	dirty map[Name]struct{}
 	all   bool // the next Take returns every Service
@@ -25,6 +26,8 @@ type Store struct {
 	fresh Window // changes since the last Take
 	taken Window // changes taken that the kernel may not have yet
 	total Totals
+
+	peers *Peers
 
 	feeds   int
 	ready   chan struct{}
@@ -44,8 +47,10 @@ type entry struct {
 func NewStore() *Store {
 	return &Store{
 		services: map[Name]*entry{},
+		shares:   map[Name]Shares{},
 		slices:   map[Name]*Slice{},
 		dirty:    map[Name]struct{}{},
+		peers:    newPeers(),
 		ready:    make(chan struct{}),
 		changed:  make(chan struct{}, 1),
 	}
@@ -136,6 +141,20 @@ func (s *Store) DeleteSlice(name Name) {
 	}
 }
 
+// SetShares sets the shares of the backends of a Service, which need not exist yet; nil: all have the whole one.
+func (s *Store) SetShares(name Name, shares Shares) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if maps.Equal(s.shares[name], shares) {
+		return
+	}
+	if delete(s.shares, name); len(shares) > 0 {
+		s.shares[name] = shares
+	}
+	s.note(Window{})
+	s.touch(name)
+}
+
 // SetNode sets the own Node; nil if it does not exist (yet).
 func (s *Store) SetNode(n *Node) { s.setNode(&s.node, n) }
 
@@ -154,6 +173,9 @@ func (s *Store) setNode(which **Node, n *Node) {
 	s.note(Window{})
 	s.wake()
 }
+
+// Peers returns the Nodes of the cluster.
+func (s *Store) Peers() *Peers { return s.peers }
 
 // Node returns the own Node, or its stand-in; nil if both are unknown.
 func (s *Store) Node() *Node {

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
@@ -23,6 +24,7 @@ type Config struct {
 	BindAddress netip.Addr     // if specified (not 0.0.0.0 or ::), the node's primary address
 	Healthz     netip.AddrPort // not valid: no health server
 	Metrics     netip.AddrPort // not valid: no metrics server
+	Drain       netip.AddrPort // where pods of this node wait for the end of their connections; not valid: nowhere
 	HardFail    bool           // a server that cannot listen ends the process
 	Profiling   bool           // pprof on the metrics server
 
@@ -65,9 +67,12 @@ type Config struct {
 	// ReloadJitter bounds the random time that a changed file waits before it takes effect; 0: none.
 	ReloadJitter time.Duration
 
+	// Ejection is that of Services without the annotation.
+	Ejection cluster.Ejection
+
 	// effective is the configuration in force, defaults and flags included, as a KubeProxyConfiguration v1alpha1. Loading
-	// it gives the same Config, except the fields that only flags set: Manifests, Client.Master, IgnoreKubeProxy,
-	// ReloadJitter, and the tasks in place of running.
+	// it gives the same Config, except the fields that only flags set: Manifests, Client.Master, Drain, IgnoreKubeProxy,
+	// ReloadJitter, Ejection, and the tasks in place of running.
 	effective []byte
 }
 

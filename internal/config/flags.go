@@ -32,6 +32,7 @@ type ownFlags struct {
 	InitOnly        bool            `json:"init-only"`
 	IgnoreKubeProxy bool            `json:"ignore-kube-proxy"`
 	Jitter          metav1.Duration `json:"reload-jitter"`
+	Ejection        string          `json:"ejection"`
 	Version         Version         `json:"version"`
 	ConntrackMax    *int32          `json:"conntrack-max"` // nil: not set
 	UDPTimeout      metav1.Duration `json:"udp-timeout"`
@@ -40,6 +41,7 @@ type ownFlags struct {
 	BPFDir          string          `json:"bpf-dir"`
 	CgroupRoot      string          `json:"cgroup-root"`
 	ExemptCgroups   string          `json:"exempt-cgroups"`
+	Drain           string          `json:"drain-bind-address"`
 
 	ExternalIPRanges     string `json:"external-ip-ranges"`
 	LoadBalancerIPRanges string `json:"load-balancer-ip-ranges"`

@@ -10,7 +10,10 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
 	"github.com/spf13/pflag"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
 
 	"github.com/sluice-proxy/sluice/internal/route"
 )
@@ -64,12 +67,16 @@ func settings() []flagCase {
 			c.Metrics = netip.MustParseAddrPort("0.0.0.0:9")
 		}},
 		{args: "--bind-address-hard-fail", want: func(c *Config) { c.HardFail = true }},
+		{args: "--drain-bind-address=192.0.2.1:10261", want: func(c *Config) {
+			c.Drain = netip.MustParseAddrPort("192.0.2.1:10261")
+		}},
 		{args: "--profiling=true", want: func(c *Config) { c.Profiling = true }},
 		{args: "--version", want: func(c *Config) { c.Version.Print = "true" }},
 		{args: "--version=raw", want: func(c *Config) { c.Version.Print = "raw" }},
 		{args: "--version=v1.37.0-x", want: func(c *Config) { c.Version.Report = "v1.37.0-x" }},
 		{args: "--write-config-to=/w", want: func(c *Config) { c.WriteConfigTo = "/w" }},
 		{args: "--cleanup", want: func(c *Config) { c.Cleanup = true }},
+		{args: "--ejection=on", want: func(c *Config) { c.Ejection = cluster.Ejection{Clients: 2, Row: 5} }},
 		{args: "--reload-jitter=5m", want: func(c *Config) { c.ReloadJitter = 5 * time.Minute }},
 		{args: "--ignore-kube-proxy", want: func(c *Config) { c.IgnoreKubeProxy = true }},
 		{args: "--init-only", want: func(c *Config) { c.InitOnly = true }},

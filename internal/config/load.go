@@ -11,6 +11,7 @@ import (
 	"k8s.io/kube-proxy/config/v1alpha1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/strict"
 	"github.com/sluice-proxy/sluice/internal/textfile"
@@ -116,6 +117,7 @@ func (c *check) convert(opt Options) *Config {
 		IgnoreKubeProxy: c.own.IgnoreKubeProxy,
 		WindowsService:  in.WindowsRunAsService,
 		ReloadJitter:    c.reloadJitter(),
+		Ejection:        c.ejection(),
 	}
 	cfg.ExternalIPs = enabled(in.FeatureGates, gateExternalIPs)
 	cfg.ExternalIPRanges = c.prefixes("--external-ip-ranges", c.own.ExternalIPRanges)
@@ -133,6 +135,15 @@ func (c *check) convert(opt Options) *Config {
 	c.unused()
 	c.contradictions(cfg)
 	return cfg
+}
+
+// ejection returns which failures eject endpoints.
+func (c *check) ejection() cluster.Ejection {
+	e, err := route.ParseEjection(c.own.Ejection)
+	if err != nil {
+		c.problem("--ejection", invalid(c.own.Ejection, err.Error()))
+	}
+	return e
 }
 
 // maxReloadJitter bounds the wait before a changed file takes effect: people expect their changes to take effect soon.
@@ -173,6 +184,13 @@ func (c *check) addresses(cfg *Config) {
 	}
 	cfg.Healthz = c.server(server{"healthz", &in.HealthzBindAddress, netip.AddrPortFrom(health, 10256)})
 	cfg.Metrics = c.server(server{"metrics", &in.MetricsBindAddress, netip.AddrPortFrom(loopback, 10249)})
+	if s := c.own.Drain; s != "" {
+		at, err := netip.ParseAddrPort(s)
+		if err != nil || at.Port() == 0 {
+			c.problem("--drain-bind-address", invalid(s, "must be IP:port, such as 0.0.0.0:10261"))
+		}
+		cfg.Drain = at
+	}
 }
 
 // nodeName returns the override or the hostname, in lower case as in Kubernetes.

@@ -152,8 +152,9 @@ func release(text string) bool { return regexp.MustCompile(`^1\.\d+$`).MatchStri
 // Every flag says since when kube-proxy has it, except for flags of Sluice alone.
 func TestReleases(t *testing.T) {
 	ours := []string{
-		"manifests", "ignore-kube-proxy", "reload-jitter", "replace", "bind", "drain-timeout", "scheduler", "bpf-dir",
-		"cgroup-root", "exempt-cgroups", "external-ip-ranges", "load-balancer-ip-ranges",
+		"manifests", "ignore-kube-proxy", "reload-jitter", "ejection", "replace",
+		"bind", "drain-timeout", "scheduler", "bpf-dir",
+		"cgroup-root", "exempt-cgroups", "external-ip-ranges", "load-balancer-ip-ranges", "drain-bind-address",
 	}
 	for _, g := range table() {
 		for _, def := range g.defs {

@@ -24,6 +24,7 @@ const (
 	FailedToStartServiceHealthcheck = "FailedToStartServiceHealthcheck"
 	FailedToStartProxierHealthcheck = "FailedToStartProxierHealthcheck"
 	FailedToStartMetricServer       = "FailedToStartMetricServer"
+	FailedToStartDrainServer        = "FailedToStartDrainServer"
 )
 
 // The reasons that kube-proxy does not have.
@@ -33,6 +34,7 @@ const (
 	reasonModeFallback         = "ModeFallback"
 	reasonKubeProxyRuns        = "KubeProxyRuns"
 	reasonRulesLeft            = "KubeProxyRulesLeft"
+	reasonEjected              = "EndpointEjected"
 	reasonConfigurationRefused = "ConfigurationRefused"
 )
 
@@ -80,8 +82,15 @@ func ModeFallback(configured, serving, reason string) Event {
 		"Mode "+serving+" serves in place of mode "+configured+", which this node does not support: "+reason)
 }
 
+// Ejected is the Event of an endpoint of a Service that gets no new connections from the own Node, or of several.
+func Ejected(p route.Problem) Event {
+	e := warning(reasonEjected, actionProgram, strings.TrimPrefix(p.String(), p.Object+": "))
+	e.Object, _ = ObjectOf(p)
+	return e
+}
+
 // StartFailed is the Event of a server that could not be started, which ends the process. The reason is
-// FailedToStartProxierHealthcheck or FailedToStartMetricServer.
+// FailedToStartProxierHealthcheck, FailedToStartMetricServer or FailedToStartDrainServer.
 func StartFailed(reason string, err error) Event { return warning(reason, actionStart, err.Error()) }
 
 // warning is a warning about the own Node.

@@ -169,3 +169,15 @@ func TestSummaries(t *testing.T) {
 		t.Error("a file has an Event")
 	}
 }
+
+// The Event of an ejected endpoint is on its Service.
+func TestEjected(t *testing.T) {
+	got := Ejected(route.Problem{Object: "Service shop/web", Field: "endpoint", Value: "10.0.0.1:80", Reason: "failed"})
+	want := Event{
+		Object: Object{"Service", "shop", "web"}, Type: Warning, Reason: "EndpointEjected", Action: actionProgram,
+		Note: "endpoint: 10.0.0.1:80: failed",
+	}
+	if got != want {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+}

@@ -1,5 +1,5 @@
 // Package metrics has all metrics: the ones that dashboards for kube-proxy read (kubeproxy_*, rest_client_*,
-// kubernetes_*), and Sluice's own (sluice_*). There is no series for each Service, so that their number does not grow
+// kubernetes_*), and Sluice's own (sluice_*). Only the busiest Services have series, so that their number does not grow
 // with the cluster.
 package metrics
 

@@ -27,12 +27,17 @@ type Readings struct {
 	Takeover           takeover.State
 	HealthPortFailures int
 	HostSettingsFailed int
+	Ejections          uint64 // since the start
+	Ejected            int    // now
+
+	DrainWaits int // that run now
 
 	Contest proxy.Contest // another program keeps changing the rules
+	Traffic Traffic
 }
 
 // Read sets the function that returns the Readings. It must be safe for concurrent use
-// and return at once. Until it is set, their series do not exist.
+// and return soon. Until it is set, their series do not exist.
 func (m *Metrics) Read(from func() Readings) { m.read.Store(&from) }
 
 // readings is the prometheus.Collector of all families that each scrape reads.
@@ -98,6 +103,8 @@ func (m *Metrics) collect(r Readings, put func(name string, value float64, label
 	}
 	put("sluice_services", float64(r.Sizes.Services))
 	put("sluice_endpoints", float64(r.Sizes.Backends))
+	put("sluice_ejections_total", float64(r.Ejections))
+	put("sluice_ejected_endpoints", float64(r.Ejected))
 	put("sluice_hash_tables", float64(r.Sizes.Hashed))
 	put("sluice_hash_tables_checksum", float64(r.Sizes.Tables))
 	put("sluice_source_connected", truth(r.Connected))
@@ -111,11 +118,13 @@ func (m *Metrics) collect(r Readings, put func(name string, value float64, label
 	}
 	put("sluice_health_port_failures", float64(r.HealthPortFailures))
 	put("sluice_host_settings_failed", float64(r.HostSettingsFailed))
+	put("sluice_drain_waits", float64(r.DrainWaits))
 	program := "none"
 	if r.Contest.Active() {
 		program = cmp.Or(r.Contest.Program(), "unknown")
 	}
 	put("sluice_rules_contested", truth(r.Contest.Active()), program)
+	r.Traffic.collect(put)
 }
 
 func truth(is bool) float64 { return map[bool]float64{true: 1}[is] }

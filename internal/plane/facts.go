@@ -24,6 +24,9 @@ type Facts struct {
 	// Unweighted are the schedulers with which only the weight 0 counts.
 	Unweighted []string
 
+	// Direct means that nodes can pass connections on to each other (route.Options.Direct).
+	Direct bool
+
 	// Lacking are the methods that the plane does not have. It chooses at random in place of them.
 	Lacking []route.Method
 

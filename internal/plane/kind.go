@@ -111,6 +111,9 @@ type Setup struct {
 	// Inherited is what the same plane of the previous run of the program has handed over.
 	Inherited Inherited
 
+	// Peers has the Nodes of the cluster. Nil: the plane passes nothing on to other nodes.
+	Peers *cluster.Peers
+
 	// Report is called with problems of objects that a part of the plane finds. It may be nil.
 	Report func([]route.Problem)
 }
@@ -140,6 +143,9 @@ type Opened struct {
 	// not count.
 	Traffic func(context.Context, *route.Snapshot) (Counted, error)
 
+	// Tracking says what conntrack has of connections to Services.
+	Tracking Tracking
+
 	// Shares returns how probable it is at this moment that each backend gets the next connection of a
 	// client. It is safe for concurrent use. Nil: that of Facts is all that is known.
 	Shares func(Connection) Shares
@@ -163,6 +169,10 @@ type Opened struct {
 	// PreserveDestination means that the plane can leave the destination of connections as it is,
 	// for Services that ask for it (route.Options).
 	PreserveDestination bool
+
+	// Direct returns to which nodes this one passes connections on; nil if no Service requests that. It is safe for
+	// concurrent use. A nil Direct: the plane cannot do it.
+	Direct func() *Direct
 
 	// Facts are those of the Kind, made more exact by what Open has found out. Nil: those of the Kind.
 	// Their functions are safe for concurrent use.

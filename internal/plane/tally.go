@@ -30,8 +30,8 @@ type sum struct {
 // NewTally returns an empty Tally.
 func NewTally() *Tally { return &Tally{last: map[string]seen{}, sums: map[route.PortID]*sum{}} }
 
-// Grown returns how much an object has counted since it was read last: all, if it is a new one or counts less than
-// then. Until the given time it is the same object, even if it is missing in between.
+// Grown returns how much an object has counted since it was read last: all, if it is new or counts less than then.
+// Until the given time it is the same object, even if it is missing in between.
 func (t *Tally) Grown(object string, n uint64, until time.Time) uint64 {
 	before := t.last[object].n
 	t.last[object] = seen{n, until}

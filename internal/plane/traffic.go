@@ -17,8 +17,16 @@ const (
 	Live        Signal = "live"        // connections and UDP flows at this moment
 	Received    Signal = "receivedBytes"
 	Sent        Signal = "sentBytes"
-	Failures    Signal = "failures" // connections that no backend accepted
+	Failures    Signal = "failures"   // connections that no backend accepted, if the plane does not know which of these:
+	Unanswered  Signal = "unanswered" // see Failed
+	Refusals    Signal = "refused"
 )
+
+// Failed counts attempts to connect to a backend that failed. Both only grow.
+type Failed struct {
+	Unanswered uint64 // the first packet had no answer within a second, so that the client sent it again
+	Refused    uint64 // the answer was a reset
+}
 
 // Traffic is what a plane knows of a port of a Service; it has no Signal that the plane does not know.
 type Traffic map[Signal]uint64
@@ -41,6 +49,17 @@ func (t Traffic) Since(before Traffic) Traffic {
 	}
 	return grown
 }
+
+// Tracking says what conntrack has of connections to Services.
+type Tracking uint8
+
+// What conntrack has of them.
+const (
+	Untracked    Tracking = iota // nothing
+	Translated                   // the destination is a frontend, and answers come from a backend
+	Untranslated                 // the same, or the destination is a backend from the start
+	Relayed                      // two connections: one to a frontend, answered by this process, and one to a backend
+)
 
 // Target is where connections go.
 type Target struct {

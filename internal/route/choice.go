@@ -24,6 +24,7 @@ const (
 	Duplicate          // another entry for this address and port is used
 	NoPort             // its slice has no port of this name and protocol
 	WrongFamily        // of the other IP family
+	Ejected            // connections to it failed
 )
 
 // String returns the reason in words.
@@ -39,6 +40,7 @@ func (r Reason) String() string {
 		Duplicate:   "another entry has the same address and port",
 		NoPort:      "its slice has no port of this name and protocol",
 		WrongFamily: "of the other IP family",
+		Ejected:     "ejected, as connections failed",
 	}[r]
 }
 
@@ -48,6 +50,7 @@ type Choice struct {
 	Endpoint *cluster.Endpoint
 	Backend  netip.AddrPort // port 0 with NoPort
 	Reason   Reason
+	Share    *cluster.Share // nil: connections to it did not fail lately
 }
 
 // backendKey selects the endpoints of a Port.
@@ -248,6 +251,7 @@ func choose(candidates []Choice, pool Pool, v *view) {
 			c.Reason = Terminating
 		}
 	}
+	leaveOutEjected(candidates)
 }
 
 // usable reports whether an endpoint receives traffic if there is no better one.

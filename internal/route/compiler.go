@@ -1,6 +1,7 @@
 package route
 
 import (
+	"maps"
 	"reflect"
 	"runtime"
 	"slices"
@@ -127,10 +128,11 @@ func (c *Compiler) accept(affected []cluster.Name, st cluster.State) []cluster.N
 	if exists {
 		before = *known
 	}
-	now := state{st.Service, st.Slices}
+	now := state{st.Service, st.Slices, st.Shares}
 	switch {
 	case now.service != nil:
-		if before.service == now.service && slices.Equal(before.slices, now.slices) {
+		if before.service == now.service && slices.Equal(before.slices, now.slices) &&
+			maps.Equal(before.shares, now.shares) {
 			return affected
 		}
 		c.records.Set(&record{now, before.made, before.reported})

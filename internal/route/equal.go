@@ -26,7 +26,8 @@ func (c *comparison) ports(p, q Port) bool {
 		slices.EqualFunc(p.Frontends, q.Frontends, c.frontends) &&
 		slices.Equal(p.Cluster, q.Cluster) && slices.Equal(p.Local, q.Local) &&
 		slices.Equal(p.Here, q.Here) && slices.Equal(p.Unplaced, q.Unplaced) && slices.Equal(p.Serving, q.Serving) &&
-		maps.Equal(p.Weights, q.Weights)
+		p.Ejection == q.Ejection && slices.Equal(p.Ejected, q.Ejected) && maps.Equal(p.Weights, q.Weights) &&
+		slices.Equal(p.Owners, q.Owners)
 }
 
 func (c *comparison) frontends(f, g Frontend) bool {

@@ -20,6 +20,9 @@ type Options struct {
 	// PreserveDestination means that the data plane can preserve the destination, for Services that request it.
 	PreserveDestination bool
 
+	// Direct means that nodes pass connections on to each other (Port.Owners), for Services that request it.
+	Direct bool
+
 	// Scheduler names the scheduler of Services that name none; empty: the plane has its own default.
 	Scheduler string
 

@@ -105,14 +105,30 @@ type Port struct {
 	// Connections to it and to the NodePort then stay on this node (Options.PreserveDestination).
 	PreserveDestination bool
 
+	// Owners are the nodes with usable backends if nodes pass connections of clients outside on to each other
+	// (Options.Direct): every node passes those to an external address to the same owner, which sends them to backends of
+	// its own and keeps the address of the client. Sorted by name; the same on every node. Empty: they do not.
+	Owners []Owner
+
 	// HealthPort is the health check node port of the Service; 0: it has none.
 	HealthPort uint16
+
+	// Ejection says which failures eject TCP backends; the zero value: none. Ejected has the backends that are left out of
+	// a pool for that. Sorted, without duplicates.
+	Ejection cluster.Ejection
+	Ejected  []netip.AddrPort
 
 	// Weights has the backends whose weight is not 1; see Weight.
 	Weights map[netip.AddrPort]uint16
 
 	// Serving lists all serving backends, sorted, for UDP only: established flows to any other backend end.
 	Serving []netip.AddrPort
+}
+
+// Owner is a node with backends of a port.
+type Owner struct {
+	Node   string
+	Weight uint32 // the sum of the weights of its backends
 }
 
 // FrontendKind is the kind of address of a frontend.

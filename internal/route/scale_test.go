@@ -222,7 +222,7 @@ func TestPortsFindTheirEndpoints(t *testing.T) {
 			t.Fatalf("port %s leads to %v, want %v", p.Name, p.Cluster, want)
 		}
 	}
-	from := suppliesOf(state{svc, []*cluster.Slice{sl}})
+	from := suppliesOf(state{service: svc, slices: []*cluster.Slice{sl}})
 	if list := from.candidates(nil, backendKey{portName{"p7", cluster.TCP}, IPv4}); len(list) != 1 || cap(list) > 8 {
 		t.Errorf("a port looks at %d endpoints, want its own only", cap(list))
 	}

@@ -17,6 +17,7 @@ type view struct {
 	detector      Detector
 	masqueradeAll bool
 	preserve      bool   // Options.PreserveDestination
+	direct        bool   // Options.Direct
 	scheduler     string // Options.Scheduler
 	serviceCIDRs  []netip.Prefix
 	own           own
@@ -30,6 +31,7 @@ func viewOf(opt Options, facts *cluster.Facts, host Host) *view {
 		detector:      host.Detector,
 		masqueradeAll: host.MasqueradeAll,
 		preserve:      opt.PreserveDestination,
+		direct:        opt.Direct,
 		scheduler:     opt.Scheduler,
 		serviceCIDRs:  host.ServiceCIDRs,
 		own:           ownOf(opt, facts, host),
@@ -92,6 +94,7 @@ type builder struct {
 type state struct {
 	service *cluster.Service
 	slices  []*cluster.Slice
+	shares  cluster.Shares
 }
 
 // service returns the route of a Service. It sets b.lost to the frontends that belong to
@@ -219,6 +222,13 @@ func (b *builder) port(st state, won []candidate, g guard) Port {
 	p.PreserveDestination = st.service.PreserveDestination && b.view.preserve
 	b.choices = b.supplies.candidates(b.choices[:0], backendKey{portName{sp.Name, sp.Protocol}, f})
 	candidates := b.choices
+	if b.view.direct && isDirect(st.service, won) {
+		p.Owners = owners(st, candidates)
+	}
+	if p.Protocol == cluster.TCP && st.service.Ejection.On() {
+		p.Ejection = st.service.Ejection
+		setShares(candidates, sp.Name, st.shares)
+	}
 	choose(candidates, Local, b.view)
 	s := supply{local: countChosen(candidates), any: slices.ContainsFunc(candidates, usable)}
 	internal := internalWays(st.service, s, f, b.view)
@@ -229,6 +239,8 @@ func (b *builder) port(st state, won []candidate, g guard) Port {
 		switch {
 		case c.kind == ClusterIP:
 			w = internal
+		case len(p.Owners) > 0 && c.kind != NodePort && s.local > 0:
+			w = localWays(s, f, b.view)
 		case c.kind != ExternalIP && p.PreserveDestination && s.any:
 			w = localWays(s, f, b.view)
 		}
@@ -239,7 +251,7 @@ func (b *builder) port(st state, won []candidate, g guard) Port {
 		p.Frontends = append(p.Frontends, frontend)
 	}
 	b.fill(&p, candidates)
-	p.Weights = weights(st, candidates)
+	p.Weights = shared(&p, weights(st, candidates), candidates)
 	return p
 }
 
@@ -284,10 +296,12 @@ func (b *builder) fill(p *Port, candidates []Choice) {
 	if p.Uses(Local) {
 		p.Local = chosen(candidates)
 		p.Here = b.here(candidates)
+		p.Ejected = ejected(nil, candidates)
 	}
 	if p.Uses(Cluster) {
 		choose(candidates, Cluster, b.view)
 		p.Cluster = share(chosen(candidates), p.Local)
+		p.Ejected = ejected(p.Ejected, candidates)
 		p.Here, p.Unplaced = merge(p.Here, b.here(candidates)), unplaced(candidates)
 	}
 	if p.Protocol == cluster.UDP {
@@ -367,25 +381,4 @@ func unplaced(list []Choice) []netip.Addr {
 		}
 	}
 	return slices.Clip(slices.Compact(out))
-}
-
-// merge returns the union of two sorted lists.
-func merge(a, b []netip.Addr) []netip.Addr {
-	if len(a) == 0 || slices.Equal(a, b) {
-		return b
-	}
-	if len(b) == 0 {
-		return a
-	}
-	out := slices.Concat(a, b)
-	slices.SortFunc(out, netip.Addr.Compare)
-	return slices.Clip(slices.Compact(out))
-}
-
-// share returns like in place of list if they are equal, so that memory holds one.
-func share(list, like []netip.AddrPort) []netip.AddrPort {
-	if slices.Equal(list, like) {
-		return like
-	}
-	return list
 }

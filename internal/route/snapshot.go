@@ -105,6 +105,9 @@ func (s *Snapshot) Explain(name cluster.Name, port *Port, pool Pool) []Choice {
 		return nil
 	}
 	list, n := gather(nil, r.slices, backendKey{portName{port.Name, port.Protocol}, port.Family})
+	if port.Ejection.On() {
+		setShares(list[:n], port.Name, r.shares)
+	}
 	choose(list[:n], pool, s.view)
 	slices.SortStableFunc(list, func(a, b Choice) int { return a.Backend.Compare(b.Backend) })
 	return list

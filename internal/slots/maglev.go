@@ -33,7 +33,12 @@ func Size(backends int) int {
 // waits for the next step if a slot is taken, in place of going on to a free one: so a slot depends on the backends
 // that visit it early, and a change of one moves half as many slots of others.
 func Maglev(backends []netip.AddrPort, weight func(netip.AddrPort) uint16) []netip.AddrPort {
-	table := make([]netip.AddrPort, Size(len(backends)))
+	return MaglevOf(Size(len(backends)), backends, weight)
+}
+
+// MaglevOf is Maglev with a table of another size, which is a prime.
+func MaglevOf(size int, backends []netip.AddrPort, weight func(netip.AddrPort) uint16) []netip.AddrPort {
+	table := make([]netip.AddrPort, size)
 	visitors := newVisitors(backends, weight, len(table))
 	for len(visitors) > 0 {
 		waiting := visitors[:0]

@@ -102,7 +102,7 @@ func TestSocketsAreBalancedAsDeployed(t *testing.T) {
 	clean.Argv = []string{"sluice", "--cleanup"}
 	p = clean.start(t, n.lab.NodeA)
 	must(t, p.wait())
-	if !strings.Contains(p.log.String(), "9 programs of sockets") {
+	if !strings.Contains(p.log.String(), "10 programs of sockets") {
 		t.Errorf("the cleanup says:\n%s", p.log)
 	}
 	if _, err := os.Stat(filepath.Join(n.bpf, "sluice")); !os.IsNotExist(err) {

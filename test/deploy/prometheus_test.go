@@ -117,7 +117,8 @@ func TestDashboardPanels(t *testing.T) {
 		}
 	}
 	want := []string{
-		"Overview", "Latency", "Kernel writes", "Repairs", "API", "Health", iptablesRow, ebpfRow, userspaceRow, ipvsRow,
+		"Overview", "Latency", "Kernel writes", "Repairs", "API", "Health",
+		servicesRow, iptablesRow, ebpfRow, userspaceRow, ipvsRow,
 	}
 	if !slices.Equal(rows, want) {
 		t.Errorf("the rows are %v, want %v", rows, want)
@@ -128,6 +129,7 @@ func TestDashboardPanels(t *testing.T) {
 const (
 	iptablesRow, ebpfRow  = "Mode iptables", "Mode ebpf"
 	userspaceRow, ipvsRow = "Mode userspace", "Mode ipvs"
+	servicesRow           = "Traffic of Services" // of two panels
 )
 
 func rowOf(t *testing.T, title string) (row []panel) {
@@ -356,12 +358,15 @@ const ebpfMetrics, userspaceMetrics = "sluice_ebpf_", "sluice_userspace_"
 func TestQueries(t *testing.T) {
 	m := newMonitored(t, "nftables")
 	for _, p := range panels(t) {
-		if p.Title == iptablesRow {
+		if p.Title == servicesRow {
 			break
 		}
 		m.checkPanel(p)
 	}
-	for _, p := range rowOf(t, ipvsRow) { // package plane/ipvs compares the names of its metrics
+	counted := rowOf(t, servicesRow)
+	m.checkPanel(counted[2]) // live connections
+
+	for _, p := range append(counted[:2], rowOf(t, ipvsRow)...) { // packages compare the names of their metrics
 		for _, q := range p.Targets {
 			if _, err := m.query(expand(q.Expr)); err != nil {
 				t.Errorf("panel %q: %v", p.Title, err)

@@ -58,7 +58,7 @@ func TestSocketsAreBalancedWithoutSluice(t *testing.T) {
 	d.kill()
 
 	out, status := w.runSluice(append([]string{"--cleanup"}, where...)...)
-	if status != 0 || !strings.Contains(out, "removed sluice: 9 programs of sockets") {
+	if status != 0 || !strings.Contains(out, "removed sluice: 10 programs of sockets") {
 		t.Errorf("--cleanup exits with %d; its output:\n%s", status, out)
 	}
 	if _, err := os.Stat(dir); !os.IsNotExist(err) {

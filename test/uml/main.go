@@ -26,7 +26,8 @@ const timeout = 20 * time.Minute
 // programTests are the tests of programs for sockets in the kernel. Other tests call the programs all the time while
 // programs or maps change, which takes minutes in a guest, or compile them.
 const programTests = "Connect|UDP|Pods|NodePort|By(Hash|Load)|Ramp|Exempt|Tables|Growth|Pins|Order|" +
-	"Answers|Try|Root|Stale|Verifier|Usage|Retried|Repeated|Evicted|Decisions|Flows|Unspecified|OwnAddress"
+	"Answers|Try|Root|Stale|Verifier|Usage|Retried|Repeated|Evicted|Decisions|Flows|Unspecified|OwnAddress|" +
+	"Durations|BackendCounts"
 
 // socketScenarios are the scenarios of the plane ebpf, which leaves the others to nftables: ClusterIPs, who sees
 // which source, traffic policies, UDP, affinity, restarts, and changes of the mode.

@@ -111,7 +111,8 @@ type Backend struct {
 	Chance      string `json:"chance"`            // "1/3"
 	Hairpin     bool   `json:"hairpin,omitempty"` // it is the client itself, so always with source NAT
 	Terminating bool   `json:"terminating,omitempty"`
-	Node        string `json:"node,omitempty"` // empty: not known
+	Standing    string `json:"standing,omitempty"` // of a backend that comes back after connections to it failed
+	Node        string `json:"node,omitempty"`     // empty: not known
 	Slice       string `json:"slice,omitempty"`
 
 	Path []string `json:"path,omitempty"` // continues the path of the case
@@ -220,6 +221,9 @@ func (b Backend) Remarks() (all []string) {
 	}
 	if b.Terminating {
 		all = append(all, "terminating")
+	}
+	if b.Standing != "" {
+		all = append(all, b.Standing)
 	}
 	return all
 }

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/plane"
@@ -344,7 +345,7 @@ func (a *asker) applies(out *Case, to netip.Addr, f found, c client) {
 // refuse answers for a Service without usable endpoints.
 func (a *asker) refuse(out *Case, f found) {
 	choices := a.view.Routes.Explain(f.service.Name, f.port, route.Cluster)
-	out.LeftOut = leftOut(choices)
+	out.LeftOut = leftOut(choices, time.Now())
 	out.Verdict, out.Why = Refused, "the Service has no endpoints"
 	if n := len(out.LeftOut); n > 0 {
 		out.Why = fmt.Sprintf("none of the Service's %s takes traffic", text.Count(n, "endpoint"))
@@ -357,7 +358,7 @@ func (a *asker) refuse(out *Case, f found) {
 // drop answers for a Service whose usable endpoints are all on other nodes.
 func (a *asker) drop(out *Case, f found) {
 	choices := a.view.Routes.Explain(f.service.Name, f.port, route.Local)
-	out.LeftOut = leftOut(choices)
+	out.LeftOut = leftOut(choices, time.Now())
 	out.Verdict = Dropped
 	policy := policyField(f.frontend) + " is Local"
 	if f.preserved() {
@@ -366,13 +367,13 @@ func (a *asker) drop(out *Case, f found) {
 	out.Why = policy + ", and only endpoints on other nodes take traffic"
 }
 
-func leftOut(choices []route.Choice) []LeftOut {
+func leftOut(choices []route.Choice, now time.Time) []LeftOut {
 	var out []LeftOut
 	for _, c := range choices {
 		if c.Reason == route.Chosen {
 			continue
 		}
-		l := LeftOut{Address: c.Backend.String(), Reason: c.Reason.String(), Node: c.Endpoint.Node, Slice: c.Slice.Name.Name}
+		l := LeftOut{Address: c.Backend.String(), Reason: Reason(c, now), Node: c.Endpoint.Node, Slice: c.Slice.Name.Name}
 		if c.Backend.Port() == 0 {
 			l.Address = c.Backend.Addr().String()
 		}

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
+	"time"
 
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -36,10 +38,11 @@ func (a *asker) balance(out *Case, f found, c client, p plane.Connection) {
 			e := choice.Endpoint
 			backend.Node, backend.Slice = e.Node, choice.Slice.Name.Name
 			backend.Terminating = e.Terminating
+			backend.Standing = Standing(choice.Share, time.Now())
 		}
 		out.Backends = append(out.Backends, backend)
 	}
-	out.LeftOut = leftOut(choices)
+	out.LeftOut = leftOut(choices, time.Now())
 	if out.Verdict, out.Why = Balanced, why; why == "" {
 		out.Verdict, out.Why = Refused, "all backends have weight 0 and get no new connections"
 	}
@@ -112,6 +115,8 @@ func chosen(choices []route.Choice) map[netip.AddrPort]route.Choice {
 func policyOf(f found, c client) Policy {
 	at := f.frontend
 	switch {
+	case f.direct() && c.CountsAs == Outside:
+		return Policy{"Direct", f.whyDirect(c.way(at).Pool)}
 	case c.way(at).Pool == route.Local && f.preserved():
 		return Policy{"Local", "annotation preserve-destination: only endpoints on this node"}
 	case c.way(at).Pool == route.Local:
@@ -123,8 +128,35 @@ func policyOf(f found, c client) Policy {
 	if c.CountsAs == Node {
 		who = "this node"
 	}
-	return Policy{"ShortCircuit", "externalTrafficPolicy Local is for clients outside of the cluster; " +
+	what := "externalTrafficPolicy Local"
+	if f.direct() {
+		what = annotationDirect
+	}
+	return Policy{"ShortCircuit", what + " is for clients outside of the cluster; " +
 		who + " reaches any usable endpoint of the Service"}
+}
+
+const annotationDirect = "annotation external: direct"
+
+// direct reports whether nodes pass connections of clients outside on to each other.
+func (f found) direct() bool { return len(f.port.Owners) > 0 && f.frontend.External() }
+
+// whyDirect says to which nodes connections go, and what this node does with those that stay.
+func (f found) whyDirect(pool route.Pool) string {
+	const most = 5
+	var nodes []string
+	for _, o := range f.port.Owners[:min(most, len(f.port.Owners))] {
+		nodes = append(nodes, o.Node)
+	}
+	if more := len(f.port.Owners) - len(nodes); more > 0 {
+		nodes = append(nodes, text.Count(more, "other"))
+	}
+	stay := "; those that stay on this node reach endpoints on it"
+	if pool == route.Cluster {
+		stay = "; this node has no endpoint, and those that stay on it, because it reaches no owner, reach any"
+	}
+	return annotationDirect + ": a hash of the client decides which node serves a connection (" +
+		strings.Join(nodes, ", ") + ")" + stay
 }
 
 // sourceNAT returns whether backends see an address of this node, and why.
@@ -145,7 +177,7 @@ func (a *asker) sourceNAT(f found, c client, p plane.Connection) SourceNAT {
 	external := f.frontend.Kind != route.ClusterIP
 	why := "the client is not a pod, so the answer must come back through this node"
 	switch {
-	case external && policyOf(f, c).Name == "Cluster":
+	case external && policyOf(f, c).Name != "ShortCircuit":
 		why = "externalTrafficPolicy Cluster: the answer must come back through this node"
 	case a.view.Routes.Host.MasqueradeAll && !external:
 		why = "masqueradeAll is set and applies to all connections to a clusterIP"
@@ -159,6 +191,8 @@ func whyOriginal(f found, c client) string {
 	switch {
 	case c.CountsAs == Pod:
 		return "pods keep their address, because replies to a pod return through its own node"
+	case f.direct():
+		return annotationDirect + " keeps the client's address"
 	case f.frontend.Kind != route.ClusterIP:
 		return "externalTrafficPolicy Local keeps the client's address"
 	}

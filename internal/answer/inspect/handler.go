@@ -28,14 +28,20 @@ const (
 // Handler answers queries with lines of JSON, each of them one answer:
 //
 //	/services /backends /nodeports   Service, Backend, NodePort; ?namespace= ?name= ?selector= filter; ?brief=
-//	                                 leaves out what only a query by name has (Filter.Brief)
-//	/addresses /hosts /traffic       Address, Host, Traffic; filtered, too
+//	                                 leaves out what only a query by name has (Filter.Brief), ?counts= adds
+//	                                 connections (Filter.Counts)
+//	/addresses /hosts                Address, Host; filtered, too
+//	/traffic /traffic/backends       Traffic; filtered, too
+//	/clients                         Client; filtered by the Service to which it has the most connections
+//	/conntrack                       Conntrack, one
 //	/names                           "NAMESPACE/NAME", of ?namespace=, with ?name= as prefix
 //	/namespaces                      names of namespaces with ?name= as prefix
 //	/status                          Status, one
 //	/diff                            Step, to the rules that the kernel should have
 //	/plan                            Step, from a kernel without rules
 //	/events                          Event; with ?after=NUMBER it waits for one with a greater number
+//	/drain                           Drain of the pod ?pod= after at most ?wait=, one
+//	/draining                        Draining, of all waits that run
 //	/settings                        Settings, one
 //	/explain                         explain.Answer to ?source= ?destination= ?via=, one
 //
@@ -45,6 +51,11 @@ func (i *Inspector) Handler() http.Handler {
 	for path, h := range map[string]http.HandlerFunc{
 		"/services": filtered(i, i.Services), "/backends": filtered(i, i.Backends), "/nodeports": filtered(i, i.NodePorts),
 		"/addresses": filtered(i, i.Addresses), "/hosts": filtered(i, i.hosts), "/traffic": filtered(i, i.Traffic),
+		"/traffic/backends": filtered(i, i.BackendTraffic), "/clients": filtered(i, i.Clients),
+		"/conntrack": lines(func(r *http.Request) (iter.Seq[Conntrack], error) {
+			state, err := i.Conntrack(r.Context())
+			return one(state), err
+		}),
 		"/names": lines(i.names), "/namespaces": lines(i.namespaces), "/explain": lines(i.explain),
 	} {
 		mux.Handle("GET "+path, i.queries.serve(h, answerTime, errQueries))
@@ -58,6 +69,8 @@ func (i *Inspector) Handler() http.Handler {
 		return one(i.Status(r.Context())), nil
 	}))
 	mux.Handle("GET /events", lines(i.events))
+	mux.Handle("GET /drain", patient(lines(i.drain)))
+	mux.Handle("GET /draining", lines(i.draining))
 	mux.Handle("GET /settings", lines(func(*http.Request) (iter.Seq[Settings], error) { return one(i.opt.Settings), nil }))
 	return mux
 }
@@ -126,6 +139,8 @@ func (a Address) owner() cluster.Name { return cluster.Name{Namespace: a.Namespa
 
 func (t Traffic) owner() cluster.Name { return cluster.Name{Namespace: t.Namespace, Name: t.Service} }
 
+func (c Client) owner() cluster.Name { return cluster.Name{Namespace: c.Namespace, Name: c.Service} }
+
 func (h Host) owner() cluster.Name { return cluster.Name{Namespace: h.Namespace, Name: h.Service} }
 
 func filtered[T owned](i *Inspector, list func(context.Context, Filter) (iter.Seq[T], error)) http.HandlerFunc {
@@ -134,7 +149,7 @@ func filtered[T owned](i *Inspector, list func(context.Context, Filter) (iter.Se
 		if err != nil {
 			return nil, err
 		}
-		f.Brief = r.FormValue("brief") != ""
+		f.Brief, f.Counts = r.FormValue("brief") != "", r.FormValue("counts") != ""
 		all, err := list(r.Context(), f)
 		selector := r.FormValue("selector")
 		if err != nil || selector == "" {

@@ -13,17 +13,20 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/sluice-proxy/sluice/internal/answer/explain"
 	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/drain"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/sizes"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/text"
+	"github.com/sluice-proxy/sluice/internal/traffic"
 )
 
-// Options for New. All are required, except Opened, Selector and Settings.
+// Options for New. All are required, except Opened, Meter, Flows, Selector, Settings and Drain.
 type Options struct {
 	Loop interface {
 		View(ctx context.Context) (proxy.View, error)
@@ -39,6 +42,9 @@ type Options struct {
 	Plane   plane.Facts
 	Opened  plane.Opened // Balance, Shares, Sockets and Traffic of it are used
 
+	Meter *traffic.Meter // nil: one that has Traffic of Opened
+	Flows Flows          // nil: there is no conntrack
+
 	// Selector parses a label selector. The function reports whether it selects Labels of the Store.
 	Selector func(text string) (selects func(labels string) bool, err error)
 
@@ -52,6 +58,12 @@ type Options struct {
 	Plan func(context.Context) (plane.Plan, error)
 
 	Settings Settings
+
+	// Drain waits for pods of this node. Nil: this system has no table of connections.
+	Drain interface {
+		Wait(ctx context.Context, pod drain.Pod, limit time.Duration) (drain.Result, error)
+		Running() []drain.Running
+	}
 }
 
 // Settings are what the daemon was told.
@@ -68,7 +80,12 @@ type Inspector struct {
 }
 
 // New returns an Inspector.
-func New(opt Options) *Inspector { return &Inspector{opt, make(serial, 1), make(serial, 1)} }
+func New(opt Options) *Inspector {
+	if opt.Meter == nil {
+		opt.Meter = traffic.NewMeter(traffic.MeterOptions{Traffic: opt.Opened.Traffic})
+	}
+	return &Inspector{opt, make(serial, 1), make(serial, 1)}
+}
 
 // errBusy means that the loop has not returned a View in time.
 var errBusy = errors.New("the proxy is writing to the kernel and has not answered in time; try again")
@@ -150,6 +167,9 @@ type Filter struct {
 
 	// Brief leaves out what only a query for a Service by name has, such as endpoints that are left out.
 	Brief bool
+
+	// Counts adds the connections of each port to a list of Services.
+	Counts bool
 }
 
 // ParseFilter parses "NAME" or "NAMESPACE/NAME", with an optional separate namespace.
@@ -196,6 +216,10 @@ type notFoundError struct {
 }
 
 func (e notFoundError) Error() string {
+	if e.kind == "pod" {
+		return fmt.Sprintf("no pod %q of this node is a backend of a Service; for another pod of this node give its address",
+			e.filter)
+	}
 	list := strings.ToLower(strings.ReplaceAll(e.kind, " ", "")) + "s"
 	return fmt.Sprintf("no %s %q is known on this node; sluice get %s lists them", e.kind, e.filter, list)
 }

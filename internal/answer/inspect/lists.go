@@ -3,13 +3,13 @@ package inspect
 import (
 	"cmp"
 	"context"
-	"errors"
 	"iter"
 	"net/netip"
 	"slices"
 	"strconv"
 	"time"
 
+	"github.com/sluice-proxy/sluice/internal/answer/explain"
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -25,6 +25,9 @@ type Service struct {
 
 	// Problem is what is wrong with it: the reason, unless it is not for a proxy, or a port without a usable backend.
 	Problem string `json:"problem,omitempty"`
+
+	// Traffic is what happens at its ports, if Filter.Counts asks for it and the mode counts.
+	Traffic []Traffic `json:"traffic,omitempty"`
 
 	// LeftOut is how many of its addresses and ports are not programmed because
 	// they belong to other Services or to earlier ports of its own.
@@ -77,7 +80,17 @@ func (i *Inspector) Services(ctx context.Context, f Filter) (iter.Seq[Service], 
 	if err != nil {
 		return nil, err
 	}
-	return each(s.services, s.service), nil
+	if !f.Counts {
+		return each(s.services, s.service), nil
+	}
+	r, err := i.readTraffic(ctx, s.Routes)
+	return each(s.services, func(svc *route.Service) Service {
+		out := s.service(svc)
+		if err == nil { // what is not known is left out
+			out.Traffic = r.ports(svc)
+		}
+		return out
+	}), nil
 }
 
 // each yields the result of a function for each value.
@@ -164,6 +177,9 @@ type Backend struct {
 	// Pools are the pools that contain it: "cluster", "local". LeftOut has the reason for each other pool in use.
 	Pools   []string          `json:"pools,omitempty"`
 	LeftOut map[string]string `json:"leftOut,omitempty"`
+
+	// Standing describes what happens to a backend as connections to it failed; empty: nothing.
+	Standing string `json:"standing,omitempty"`
 
 	State  Programming `json:"state"` // of the Service
 	Reason string      `json:"reason,omitempty"`
@@ -256,7 +272,9 @@ func (s *selection) choices(svc *route.Service, p *route.Port, pool route.Pool) 
 	if s.filter.detailed() || !slices.ContainsFunc(poolsOf(p), inUse) {
 		return all
 	}
-	return slices.DeleteFunc(all, func(c route.Choice) bool { return c.Reason != route.Chosen })
+	return slices.DeleteFunc(all, func(c route.Choice) bool {
+		return c.Reason != route.Chosen && c.Reason != route.Ejected
+	})
 }
 
 func (b *Backend) add(c route.Choice, pool string) {
@@ -264,13 +282,14 @@ func (b *Backend) add(c route.Choice, pool string) {
 	if e := c.Endpoint; e != nil {
 		b.Endpoint = &Endpoint{c.Slice.Name.Name, e.Node, e.Ready, e.Serving, e.Terminating}
 	}
+	b.Standing = explain.Standing(c.Share, time.Now())
 	switch {
 	case c.Reason == route.Chosen:
 		b.Pools = append(b.Pools, pool)
 	case b.LeftOut == nil:
-		b.LeftOut = map[string]string{pool: c.Reason.String()}
+		b.LeftOut = map[string]string{pool: explain.Reason(c, time.Now())}
 	default:
-		b.LeftOut[pool] = c.Reason.String()
+		b.LeftOut[pool] = explain.Reason(c, time.Now())
 	}
 }
 
@@ -367,18 +386,4 @@ type Address struct {
 	Pool      string         `json:"pool"` // to which backends: "cluster", "local"
 	Address   netip.AddrPort `json:"address"`
 	Open      int64          `json:"openConnections"` // of the port
-}
-
-var errNoSockets = errors.New("in this mode the proxy opens no sockets for Services; " +
-	"sluice get services lists their addresses")
-
-// Addresses lists the sockets of the Services that a filter matches, sorted by Service.
-func (i *Inspector) Addresses(_ context.Context, f Filter) (iter.Seq[Address], error) {
-	if i.opt.Opened.Sockets == nil {
-		return nil, errNoSockets
-	}
-	all := slices.DeleteFunc(i.opt.Opened.Sockets(), func(s plane.Socket) bool { return !f.matches(s.Service) })
-	return each(all, func(s plane.Socket) Address {
-		return Address{s.Service.Namespace, s.Service.Name, s.Port, s.Protocol.String(), s.Pool.String(), s.At, s.Open}
-	}), nil
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/health"
+	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/sizes"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -47,6 +48,9 @@ type Status struct {
 	Busy     string `json:"busy,omitempty"`
 	Unlisted string `json:"unlisted,omitempty"`
 
+	// Direct says to which nodes this one passes connections of clients outside on. Nil: no Service requests that.
+	Direct *plane.Direct `json:"direct,omitempty"`
+
 	KubeProxy     string        `json:"kubeProxy,omitempty"` // the one that runs beside Sluice, and what to do
 	Takeover      []string      `json:"takeover,omitempty"`  // what happened to another proxy's rules, one sentence each
 	Configuration Configuration `json:"configuration"`
@@ -77,23 +81,26 @@ func (i *Inspector) Status(ctx context.Context) Status {
 	s.Lag = i.opt.Store.Backlog()
 	s.Counts.Sizes = i.opt.Sizes()
 	s.Past, s.Counts.Rejected, s.Problems = i.opt.History.past()
-	i.pending(ctx, &s)
+	routes := i.pending(ctx, &s)
 	s.Warnings = s.warnings()
+	if routes != nil {
+		s.Warnings = append(s.Warnings, i.pressed(ctx, routes)...)
+	}
 	return s
 }
 
-// pending adds which changes are not in the kernel.
-func (i *Inspector) pending(ctx context.Context, s *Status) {
+// pending adds which changes are not in the kernel, and returns the Services; nil: they are not known.
+func (i *Inspector) pending(ctx context.Context, s *Status) *route.Snapshot {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	v, err := i.opt.Loop.View(ctx)
 	switch {
 	case err != nil:
 		s.Busy = "a write to the kernel is under way"
-		return
+		return nil
 	case !v.Listed:
 		s.Unlisted = unlisted(s.Source).Error()
-		return
+		return nil
 	}
 	s.Pending, s.Refused = v.Pending.Len(), len(v.Refused)
 	for name := range v.Refused {
@@ -101,6 +108,7 @@ func (i *Inspector) pending(ctx context.Context, s *Status) {
 			s.Pending--
 		}
 	}
+	return v.Routes
 }
 
 // Mode is the data plane in use.

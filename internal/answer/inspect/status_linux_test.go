@@ -65,6 +65,9 @@ func troubled() Status {
 	s := quiet()
 	s.Since, s.Health = ago(75*time.Hour), health.Summary{State: health.Sick, Reason: "no complete sync for 2m0s"}
 	s.Node.Leaving = true
+	s.Direct = &plane.Direct{Ports: 2, Checksum: "1a2b3c4d", Peers: []plane.Peer{
+		{Node: "node-b", Family: "IPv4"}, {Node: "node-c", Family: "IPv4", Why: "it is behind a gateway"},
+	}}
 	s.Mode.Configured, s.Mode.Fallback = "ebpf", "maps have no place to stay"
 	s.Source = Source{
 		"API server",

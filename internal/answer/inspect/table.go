@@ -36,9 +36,21 @@ func (s Service) Rows() []text.Row {
 			{"AFFINITY", p.affinity()},
 			{"CLIENTS", a.clients},
 			{"SCHEDULER", schedulerText(p.Scheduler, p.SchedulerNote)},
+			{"CONNECTIONS", cell(s.signals(p), plane.Connections, decimal)},
+			{"LIVE", cell(s.signals(p), plane.Live, decimal)},
 		}}
 	}
 	return rows
+}
+
+// signals returns what is known of a port, of both families.
+func (s Service) signals(p Port) plane.Traffic {
+	for _, t := range s.Traffic {
+		if t.PortName == p.Name && t.Protocol == p.Protocol {
+			return t.Signals
+		}
+	}
+	return nil
 }
 
 func (s Service) mark(p Port) text.Mark {
@@ -61,7 +73,9 @@ func (b Backend) Rows() []text.Row {
 	return []text.Row{{Cells: slices.Concat([]text.Cell{
 		{"NAMESPACE", b.Namespace}, {"NAME", b.Service}, {"PORT", portText(b.PortName, b.Port, b.Protocol)}, {"BACKEND", at},
 	}, b.Balancing.cells(), []text.Cell{
-		{"POOLS", strings.Join(b.Pools, ",")}, {"LEFT-OUT", b.leftOut()}, {"STATE", stateText(b.State, b.Reason)},
+		{"POOLS", strings.Join(b.Pools, ",")},
+		{"LEFT-OUT", cmp.Or(b.leftOut(), b.Standing)},
+		{"STATE", stateText(b.State, b.Reason)},
 	}), Wide: []text.Cell{{"NODE", e.Node}, {"CONDITIONS", e.conditions()}, {"ENDPOINTSLICE", e.Slice}}}}
 }
 

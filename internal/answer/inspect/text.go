@@ -76,6 +76,7 @@ func (s Status) identity(p *page) {
 		node += ", leaving the cluster"
 	}
 	p.Field("Node", node)
+	s.direct(p)
 	source := strings.TrimSpace(s.Source.Kind + " " + s.Source.From)
 	if s.Source.Connected {
 		source += ", connected"
@@ -218,5 +219,26 @@ func list[T any](p *page, title string, all []T, cells func(T) []text.Cell) {
 	t := text.Table{Out: p.Columns}
 	for _, v := range all {
 		t.Add(text.Row{Cells: cells(v)})
+	}
+}
+
+// direct prints to which nodes this one passes connections on, and why not to the others.
+func (s Status) direct(p *page) {
+	d := s.Direct
+	if d == nil {
+		return
+	}
+	reached := 0
+	for _, peer := range d.Peers {
+		if peer.Why == "" {
+			reached++
+		}
+	}
+	p.Field("Direct", fmt.Sprintf("%s, owners %s, reaches %d of %s of other nodes at layer 2",
+		text.Count(d.Ports, "port"), d.Checksum, reached, text.Count(len(d.Peers), "address")))
+	for _, peer := range d.Peers {
+		if peer.Why != "" {
+			p.Field("", fmt.Sprintf("not %s, %s: %s", peer.Node, peer.Family, peer.Why))
+		}
 	}
 }

@@ -38,7 +38,7 @@ type world struct {
 	handler http.Handler
 }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t *testing.T, tune ...func(*inspect.Options)) *world {
 	t.Helper()
 	w := &world{t: t, store: cluster.NewStore(), history: inspect.NewHistory()}
 	w.status = inspect.Status{Version: "v1.2.0", Since: time.Now(), Mode: inspect.Mode{Name: "memory"}}
@@ -54,11 +54,15 @@ func newWorld(t *testing.T) *world {
 		}),
 		Followers: []proxy.Follower{counted}, Observe: w.history.Observe,
 	})
-	w.handler = New(inspect.New(inspect.Options{
+	opt := inspect.Options{
 		Loop: loop, Store: w.store, History: w.history, Sizes: counted.Sizes, Plane: plane.Facts{Name: "memory"},
 		Status: func(context.Context) inspect.Status { return w.status },
 		Local:  func(context.Context) ([]netip.Addr, error) { return nil, nil },
-	}))
+	}
+	for _, change := range tune {
+		change(&opt)
+	}
+	w.handler = New(inspect.New(opt))
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { _ = loop.Run(ctx) }()
 	t.Cleanup(func() {

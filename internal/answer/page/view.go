@@ -63,10 +63,10 @@ type document struct {
 func (d *document) write(ctx context.Context) {
 	s := d.inspect.Status(ctx)
 	nav := el("nav", attr{"aria-label", "Sections"})
-	for _, name := range []string{"Status", "Explain", "Services", "Events"} {
+	for _, name := range []string{"Status", "Explain", "Traffic", "Services", "Events"} {
 		link("#"+strings.ToLower(name), name).addTo(nav.Node)
 	}
-	d.root = frame(s, nav, status(s), d.explain(ctx), d.services(ctx), d.events(s.At))
+	d.root = frame(s, nav, status(s), d.explain(ctx), d.traffic(ctx), d.services(ctx), d.events(s.At))
 }
 
 // writePublic writes what everybody may read who can connect: as much as /statusz has.

@@ -86,8 +86,8 @@ func TestOtherMaps(t *testing.T) {
 			for _, p := range pins {
 				err = errors.Join(err, os.Remove(p))
 			}
-			if len(pins) != len(points()) {
-				err = errors.Join(err, fmt.Errorf("%d programs are pinned, want %d", len(pins), len(points())))
+			if len(pins) != len(n.conn.points()) {
+				err = errors.Join(err, fmt.Errorf("%d programs are pinned, want %d", len(pins), len(n.conn.points())))
 			}
 			return err
 		},
@@ -95,11 +95,11 @@ func TestOtherMaps(t *testing.T) {
 			return n.fails(failAt(Pin, 1), many()...) // the map is pinned before the programs
 		},
 		"killed while programs with a larger map are attached": func(n *node) error {
-			return n.fails(failAt(Attach, len(points())-2), many()...)
+			return n.fails(failAt(Attach, len(n.conn.points())-2), many()...)
 		},
 		"killed while programs are attached again": func(n *node) error {
 			n.conn = n.reopen(func(o *Options) { o.Exempting = ExemptRoot })
-			return n.fails(failAt(Attach, len(points())/2), Step{
+			return n.fails(failAt(Attach, len(n.conn.points())/2), Step{
 				Entry: Entry{Key{Table: Programs}, n.conn.Version()},
 			})
 		},

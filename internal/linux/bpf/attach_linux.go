@@ -25,7 +25,7 @@ func (c *Conn) versionOf() string {
 	h := sha256.New()
 	h.Write(sockObject)
 	h.Write(native64(c.cookie))
-	fmt.Fprint(h, c.opt.ConnectedUDP)
+	fmt.Fprint(h, c.opt.ConnectedUDP, c.opt.Durations)
 	h.Write(native32(uint32(c.opt.Exempting)))
 	return hex.EncodeToString(h.Sum(nil)[:6])
 }
@@ -42,20 +42,27 @@ func cookieOf(ns int) (cookie uint64, err error) {
 	return cookie, nil
 }
 
+// sockops is the program that measures how long connections take.
+const sockops = "sluice_sockops"
+
 // points returns the attach type of each program.
-func points() map[string]ebpf.AttachType {
-	return map[string]ebpf.AttachType{
+func (c *Conn) points() map[string]ebpf.AttachType {
+	all := map[string]ebpf.AttachType{
 		"sluice_connect4": ebpf.AttachCGroupInet4Connect, "sluice_connect6": ebpf.AttachCGroupInet6Connect,
 		"sluice_sendmsg4": ebpf.AttachCGroupUDP4Sendmsg, "sluice_sendmsg6": ebpf.AttachCGroupUDP6Sendmsg,
 		"sluice_recvmsg4": ebpf.AttachCGroupUDP4Recvmsg, "sluice_recvmsg6": ebpf.AttachCGroupUDP6Recvmsg,
 		"sluice_getpeer4": ebpf.AttachCgroupInet4GetPeername, "sluice_getpeer6": ebpf.AttachCgroupInet6GetPeername,
 		"sluice_release": ebpf.AttachCgroupInetSockRelease,
 	}
+	if c.opt.Durations {
+		all[sockops] = ebpf.AttachCGroupSockOps
+	}
+	return all
 }
 
 // attachOrder returns the programs in the order in which they are attached: those that choose backends are last.
-func attachOrder() []string {
-	choosing, others := split(slices.Sorted(maps.Keys(points())))
+func (c *Conn) attachOrder() []string {
+	choosing, others := split(slices.Sorted(maps.Keys(c.points())))
 	return append(others, choosing...)
 }
 
@@ -70,9 +77,9 @@ func (c *Conn) attach() error {
 		return err
 	}
 	defer programs.Close()
-	for _, program := range attachOrder() {
+	for _, program := range c.attachOrder() {
 		p := programs.Programs[program]
-		err := c.replace(program, link.CgroupOptions{Path: c.opt.Cgroup, Attach: points()[program], Program: p})
+		err := c.replace(program, link.CgroupOptions{Path: c.opt.Cgroup, Attach: c.points()[program], Program: p})
 		if err == nil {
 			err = pinOver(c, p, c.programPath(program))
 		}
@@ -88,9 +95,12 @@ func (c *Conn) load() (*ebpf.Collection, error) {
 	spec := c.spec.Copy()
 	set := spec.Variables
 	err := errors.Join(set["node_netns"].Set(c.cookie), set["connected_udp"].Set(c.opt.ConnectedUDP),
-		set["exempting"].Set(uint32(c.opt.Exempting)))
+		set["exempting"].Set(uint32(c.opt.Exempting)), set["measures"].Set(c.opt.Durations))
 	if err != nil {
 		return nil, err
+	}
+	if !c.opt.Durations {
+		delete(spec.Programs, sockops)
 	}
 	for name, m := range c.maps {
 		spec.Maps[name].MaxEntries = m.MaxEntries()

@@ -30,7 +30,7 @@ func isProgramPin(name string) bool { return strings.Contains(name, "-") }
 // isCurrent reports whether a pin in the folder of links is one of this version.
 func (c *Conn) isCurrent(name string) bool {
 	program, version, isProgram := strings.Cut(name, "-")
-	_, is := points()[program]
+	_, is := c.points()[program]
 	return is && (!isProgram || version == c.version)
 }
 
@@ -46,7 +46,7 @@ func (c *Conn) attached() (string, error) {
 		}
 	}
 	state := c.version
-	for program := range points() {
+	for program := range c.points() {
 		l, err := c.linkOf(program)
 		if err != nil {
 			return "", err

@@ -25,6 +25,10 @@ type Options struct {
 	// gone.
 	ConnectedUDP bool
 
+	// Durations means that a further program measures how long connections take until they are established
+	// (TryDurations).
+	Durations bool
+
 	// Exempting selects the processes whose connections are left to the packet plane.
 	Exempting Exempting
 

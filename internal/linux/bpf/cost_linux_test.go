@@ -79,7 +79,7 @@ func connectOnce(to string) error {
 func (n *node) cost() map[string]*ebpf.ProgramStats {
 	n.t.Helper()
 	all := map[string]*ebpf.ProgramStats{}
-	for program := range points() {
+	for program := range n.conn.points() {
 		all[program] = n.costOf(program)
 	}
 	return all

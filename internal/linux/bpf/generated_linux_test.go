@@ -72,6 +72,7 @@ func mostInstructions() map[string]uint32 {
 		"sluice_recvmsg4": small, "sluice_recvmsg6": small, "sluice_getpeer4": small,
 		"sluice_getpeer6": small,
 		"sluice_release":  tiny,
+		sockops:           tiny,
 	}
 }
 

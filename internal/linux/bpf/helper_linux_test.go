@@ -50,7 +50,7 @@ func newNode(t testing.TB) *node {
 		t: t,
 		opt: Options{
 			Dir: filepath.Join(lab.BPFFS(t), "sluice"), Cgroup: lab.Cgroup(t), NetNS: kerneltest.Namespace(t),
-			ConnectedUDP: true,
+			ConnectedUDP: true, Durations: true,
 		},
 	}
 	n.inside = lab.Inside(t, n.opt.Cgroup, n.opt.NetNS)

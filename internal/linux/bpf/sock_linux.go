@@ -26,8 +26,10 @@ func loadSock() (*ebpf.CollectionSpec, error) {
 
 // The names of maps in sock.c that Table does not have.
 const (
+	sockMapBackends    = "backend_counts"
 	sockMapClients     = "clients"
 	sockMapCounts      = "counts"
+	sockMapDurations   = "durations"
 	sockMapExempt      = "exempt"
 	sockMapGeneration  = "generation"
 	sockMapLoads       = "loads"

@@ -21,8 +21,7 @@ type Socket struct {
 // Sockets returns the UDP sockets that programs have connected.
 func (c *Conn) Sockets() (list []Socket, err error) {
 	err = c.withMap(sockMapUDPSockets, func(m *ebpf.Map) error {
-		list, err = readSockets(m)
-		return err
+		return inBatches(m, func(k uint64, v [64]byte) { list = append(list, socketIn(k, v[:])) })
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read the connected sockets: %w", err)
@@ -30,20 +29,20 @@ func (c *Conn) Sockets() (list []Socket, err error) {
 	return list, nil
 }
 
-// readSockets reads the map udp_sockets in batches: programs delete entries meanwhile, which would end an iteration.
-func readSockets(m *ebpf.Map) (list []Socket, err error) {
+// inBatches calls a function with the entries of a hash that programs change meanwhile, which would end an iteration.
+func inBatches[K, V any](m *ebpf.Map, do func(K, V)) error {
 	const batch = 8192 // no bucket of a hash is as large
-	keys, values := make([]uint64, batch), make([][64]byte, batch)
+	keys, values := make([]K, batch), make([]V, batch)
 	for at := new(ebpf.MapBatchCursor); ; {
 		n, err := m.BatchLookup(at, keys, values, nil)
 		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return nil, err
+			return err
 		}
 		for i := range n {
-			list = append(list, socketIn(keys[i], values[i][:]))
+			do(keys[i], values[i])
 		}
 		if err != nil {
-			return list, nil
+			return nil
 		}
 	}
 }

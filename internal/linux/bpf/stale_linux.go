@@ -82,7 +82,7 @@ func isOfSluice(name string) bool { return strings.HasPrefix(name, "sluice_") }
 // nothing updates.
 func (c *Conn) detachOthers() error {
 	ours := map[link.ID]bool{}
-	for program := range points() {
+	for program := range c.points() {
 		l, err := c.linkOf(program)
 		if l == nil || err != nil {
 			return err

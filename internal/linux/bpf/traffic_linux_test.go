@@ -51,14 +51,14 @@ func TestVersionWithOtherMaps(t *testing.T) {
 	n.run(func() (err error) { open, err = net.Dial("tcp", vip); return err })
 	t.Cleanup(func() { _ = open.Close() }) // all is read
 	end := n.keep(func() error { _, _, err := ask(vip); return err })
-	for at := range len(points()) + 1 {
+	for at := range len(n.conn.points()) + 1 {
 		n.conn = n.reopen(func(o *Options) { o.Fault = failAt(Attach, at+1) })
 		steps := many() // more than the first size
 		for _, e := range append(slices.Clone(earlier), Entry{Key{Table: Programs}, n.conn.Version()}) {
 			steps = append(steps, Step{Entry: e})
 		}
 		err := n.conn.Write(t.Context(), steps)
-		if last := at == len(points()); last != (err == nil) {
+		if last := at == len(n.conn.points()); last != (err == nil) {
 			t.Errorf("with a failure at program %d: %v", at, err)
 		}
 	}

@@ -44,9 +44,41 @@ func Try(o Options) error {
 		return err
 	}
 	o.ConnectedUDP = true // otherwise the verifier skips the code for it
-	c, err := Open(o)
+	c, programs, err := loadEmpty(o)
 	if err != nil {
 		return err
+	}
+	defer programs.Close()
+	for _, point := range c.points() {
+		if err := verifyAlone(o.Cgroup, point); err != nil {
+			return err
+		}
+	}
+	for name, point := range c.points() {
+		if err := tryAttach(o.Cgroup, point, programs.Programs[name]); err != nil {
+			return fmt.Errorf("program %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// TryDurations tests whether the kernel runs the program that measures how long connections take. Programs of other
+// projects may be attached beside it, unless they do not allow others.
+func TryDurations(o Options) error {
+	o.Durations = true
+	c, programs, err := loadEmpty(o)
+	if err != nil {
+		return err
+	}
+	defer programs.Close()
+	return tryAttach(o.Cgroup, c.points()[sockops], programs.Programs[sockops])
+}
+
+// loadEmpty loads the programs with maps of their own.
+func loadEmpty(o Options) (*Conn, *ebpf.Collection, error) {
+	c, err := Open(o)
+	if err != nil {
+		return nil, nil, err
 	}
 	for _, m := range c.spec.Maps {
 		if m.Type != ebpf.Array {
@@ -54,21 +86,7 @@ func Try(o Options) error {
 		}
 	}
 	programs, err := c.load()
-	if err != nil {
-		return err
-	}
-	defer programs.Close()
-	for _, point := range points() {
-		if err := verifyAlone(o.Cgroup, point); err != nil {
-			return err
-		}
-	}
-	for name, point := range points() {
-		if err := tryAttach(o.Cgroup, point, programs.Programs[name]); err != nil {
-			return fmt.Errorf("program %s: %w", name, err)
-		}
-	}
-	return nil
+	return c, programs, err
 }
 
 // programsOf lists the programs that the kernel runs for the processes in a cgroup.

@@ -125,7 +125,7 @@ func TestTryNoticesIneffectivePrograms(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer programs.Close()
-	for name, point := range points() {
+	for name, point := range c.points() {
 		p := programs.Programs[name]
 		if err := verifyEffective(o.Cgroup, point, p); err == nil {
 			t.Errorf("%s: no error for a program that is not attached", name)

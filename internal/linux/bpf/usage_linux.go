@@ -50,8 +50,8 @@ func (c *Conn) countEntries(name string) (n int, err error) {
 	}
 	switch {
 	case name == sockMapUDPSockets:
-		list, err := readSockets(m)
-		return len(list), err
+		err = inBatches(m, func(uint64, [64]byte) { n++ })
+		return n, err
 	case m.Type() == ebpf.Hash && !isTable(name):
 		err = each(m, func(_, _ []byte) { n++ })
 		return n, err

@@ -38,10 +38,7 @@ var errShort = errors.New("conntrack message is truncated")
 
 // header is the nfgenmsg every conntrack message begins with.
 func header(f Family) []byte {
-	if f == IPv4 {
-		return []byte{unix.AF_INET, 0, 0, 0}
-	}
-	return []byte{unix.AF_INET6, 0, 0, 0}
+	return []byte{map[Family]byte{IPv4: unix.AF_INET, IPv6: unix.AF_INET6}[f], 0, 0, 0}
 }
 
 // tuple is one direction of a flow. Invalid addresses and ports of 0 are left out, as in a filter.
@@ -54,6 +51,9 @@ func (t tuple) append(to []byte, typ uint16) []byte {
 	return nl.AppendNested(to, typ, func(to []byte) []byte {
 		if t.src.Addr().IsValid() || t.dst.Addr().IsValid() {
 			to = nl.AppendNested(to, uapi.CTA_TUPLE_IP, t.appendAddrs)
+		}
+		if t.protocol == 0 {
+			return to
 		}
 		return nl.AppendNested(to, uapi.CTA_TUPLE_PROTO, t.appendPorts)
 	})
@@ -85,52 +85,58 @@ func (t tuple) appendPorts(to []byte) []byte {
 	return to
 }
 
-// flags returns the parts of the tuple that a filter compares, in host byte order.
-func (t tuple) flags() []byte {
-	flags := uint32(filterProto)
+// compared returns the parts of the tuple that a filter compares.
+func (t tuple) compared() (flags uint32) {
 	for bit, set := range map[uint32]bool{
-		filterSrcAddr: t.src.Addr().IsValid(), filterDstAddr: t.dst.Addr().IsValid(),
+		filterProto: t.protocol != 0, filterSrcAddr: t.src.Addr().IsValid(), filterDstAddr: t.dst.Addr().IsValid(),
 		filterSrcPort: t.src.Port() != 0, filterDstPort: t.dst.Port() != 0,
 	} {
 		if set {
 			flags |= bit
 		}
 	}
-	return binary.NativeEndian.AppendUint32(nil, flags)
+	return flags
 }
 
 // encodeFilter encodes a filter for the kernel. Kernels before 5.8 ignore the
-// attribute and send all entries of the family; before 5.18 they ignore the status. A filter of all protocols is not
-// encoded.
+// attribute and send all entries of the family; before 5.18 they ignore the status.
 //
 // For IPv6 it encodes ports only: kernels up to 6.18 at least invert the comparison of addresses, and would leave out
-// exactly the matching entries (ctnetlink_filter_match_tuple uses ipv6_addr_cmp as a test of equality).
+// exactly the matching entries (ctnetlink_filter_match_tuple uses ipv6_addr_cmp as a test of equality). For all
+// protocols it encodes addresses only.
 func encodeFilter(f Filter) []byte {
-	if f.Family == IPv6 {
-		f.OrigDst = netip.AddrPortFrom(netip.Addr{}, f.OrigDst.Port())
-		f.ReplySrc = netip.AddrPortFrom(netip.Addr{}, f.ReplySrc.Port())
+	end := func(at netip.AddrPort) netip.AddrPort {
+		if f.Family == IPv6 {
+			at = netip.AddrPortFrom(netip.Addr{}, at.Port())
+		}
+		if f.Protocol == 0 {
+			at = netip.AddrPortFrom(at.Addr(), 0)
+		}
+		return at
 	}
-	if f.Protocol == 0 {
-		return header(f.Family)
+	orig := tuple{protocol: f.Protocol, dst: end(f.OrigDst)}
+	reply := tuple{src: end(f.ReplySrc)}
+	if reply.compared() != 0 {
+		reply.protocol = f.Protocol
 	}
-	orig := tuple{protocol: f.Protocol, dst: f.OrigDst}
-	reply := tuple{protocol: f.Protocol, src: f.ReplySrc}
-	byReply := f.ReplySrc.Addr().IsValid() || f.ReplySrc.Port() != 0
-	to := orig.append(header(f.Family), uapi.CTA_TUPLE_ORIG)
-	if byReply {
-		to = reply.append(to, uapi.CTA_TUPLE_REPLY)
+	to, flags := header(f.Family), []byte(nil)
+	for _, side := range []struct {
+		tuple      tuple
+		typ, flags uint16
+	}{{orig, uapi.CTA_TUPLE_ORIG, ctaFilterOrig}, {reply, uapi.CTA_TUPLE_REPLY, ctaFilterReply}} {
+		if compared := side.tuple.compared(); compared != 0 {
+			to = side.tuple.append(to, side.typ)
+			flags = nl.Append(flags, side.flags, binary.NativeEndian.AppendUint32(nil, compared))
+		}
 	}
 	if f.Unanswered {
 		to = nl.AppendUint32(to, uapi.CTA_STATUS, 0)
 		to = nl.AppendUint32(to, ctaStatusMask, uint32(Answered))
 	}
-	return nl.AppendNested(to, ctaFilter, func(to []byte) []byte {
-		to = nl.Append(to, ctaFilterOrig, orig.flags())
-		if byReply {
-			to = nl.Append(to, ctaFilterReply, reply.flags())
-		}
+	if len(flags) == 0 {
 		return to
-	})
+	}
+	return nl.AppendNested(to, ctaFilter, func(to []byte) []byte { return append(to, flags...) })
 }
 
 // encodeKey identifies one entry by the addresses of its first packet, its zone and its ID, so that a newer entry with

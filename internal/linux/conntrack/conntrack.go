@@ -39,6 +39,7 @@ type Status uint32
 // The bits in use here, as the kernel numbers them.
 const (
 	Answered Status = 1 << 1
+	Assured  Status = 1 << 2 // of UDP: a stream, with a longer timeout
 	SrcNAT   Status = 1 << 4
 	DstNAT   Status = 1 << 5
 )
@@ -71,10 +72,18 @@ type Entry struct {
 	// Remaining is until the entry ends unless a packet comes, in whole seconds.
 	Remaining time.Duration
 
-	// Sent and Received are bytes from and to the client, with headers of IP. They are known only if the entry is Accounted
-	// (net.netfilter.nf_conntrack_acct).
+	// Sent and Received are bytes from and to the client, with headers of IP. They are known only if the entry is
+	// Accounted (net.netfilter.nf_conntrack_acct).
 	Sent, Received uint64
 	Accounted      bool
+}
+
+// Load is how full a table is, and what was lost since the network namespace was created.
+type Load struct {
+	Entries, Limit uint32 // Limit 0: there is none
+
+	InsertFailed uint64 // entries that were not added, most often as two packets of a flow came at once: one was lost
+	EarlyDropped uint64 // entries of connections that were evicted as the table was full
 }
 
 // Translated reports whether the destination was translated.
@@ -110,8 +119,8 @@ func (e Entry) String() string {
 
 // Filter selects entries. In OrigDst and ReplySrc an invalid address or a port of 0 matches all.
 type Filter struct {
-	Family   Family // required
-	Protocol uint8  // 0: all, and then the kernel filters nothing else
+	Family   Family // 0: both, for filters without addresses
+	Protocol uint8  // 0: all; then the kernel does not filter by ports
 	OrigDst  netip.AddrPort
 	ReplySrc netip.AddrPort
 
@@ -141,7 +150,7 @@ func (f Filter) String() string {
 
 // Match reports whether the filter selects the entry.
 func (f Filter) Match(e Entry) bool {
-	return e.Family() == f.Family && (f.Protocol == 0 || e.Protocol == f.Protocol) &&
+	return (f.Family == 0 || e.Family() == f.Family) && (f.Protocol == 0 || e.Protocol == f.Protocol) &&
 		(!f.Unanswered || !e.Answered()) && matchEnd(f.OrigDst, e.OrigDst) && matchEnd(f.ReplySrc, e.ReplySrc)
 }
 

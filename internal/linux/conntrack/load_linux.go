@@ -22,49 +22,44 @@ const (
 	ctaStatsEarlyDrop    = 11
 )
 
-// Load is how full a table is, and what was lost since the network namespace was created.
-type Load struct {
-	Entries, Limit uint32 // Limit 0: there is none
-
-	InsertFailed uint64 // entries that could not be added, most often as two packets of a flow came at once: one was lost
-	EarlyDropped uint64 // entries of connections that were evicted as the table was full
-}
-
 // statsTimeout bounds the wait for statistics, which the kernel sends at once.
 const statsTimeout = 5 * time.Second
 
-// Load reads the Load of the table. The kernel marks the first answer as one of several; the end of the second answer
-// ends it.
+// Load reads the Load of the table.
 func (t *Table) Load() (l Load, err error) {
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("read the statistics of conntrack: %w%s", err, remedy(err))
-		}
-	}()
+	if err := t.query(msgStats, header(IPv4), l.add); err != nil {
+		return l, fmt.Errorf("read the statistics of conntrack: %w%s", err, remedy(err))
+	}
+	return l, nil
+}
+
+// query calls fn with the answer to a request, and then with the statistics of each CPU: the kernel marks the answer as
+// one of several, and the end of these statistics ends it.
+func (t *Table) query(typ netlink.HeaderType, request []byte, fn func(netlink.Message) error) error {
 	conn, err := dial(t.netns)
 	if err != nil {
-		return l, err
+		return err
 	}
 	defer func() { _ = conn.Close() }() // nothing was written
 	if err := conn.SetDeadline(time.Now().Add(statsTimeout)); err != nil {
-		return l, err
+		return err
 	}
 	_, err = conn.SendMessages([]netlink.Message{
-		{Header: netlink.Header{Type: msgStats, Flags: netlink.Request}, Data: header(IPv4)},
+		{Header: netlink.Header{Type: typ, Flags: netlink.Request}, Data: request},
 		{Header: netlink.Header{Type: msgStatsPerCPU, Flags: netlink.Request | netlink.Dump}, Data: header(IPv4)},
 	})
 	if err != nil {
-		return l, err
+		return err
 	}
 	for m, err := range conn.ReceiveIter() {
 		if err == nil {
-			err = l.add(m)
+			err = fn(m)
 		}
 		if err != nil {
-			return l, err
+			return err
 		}
 	}
-	return l, nil
+	return nil
 }
 
 // add adds an answer: the state of the table, or the counts of a CPU.

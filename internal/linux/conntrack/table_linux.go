@@ -12,6 +12,7 @@ import (
 
 // Message types of the conntrack subsystem of nfnetlink.
 const (
+	msgNew    = 1 << 8
 	msgGet    = 1<<8 | 1
 	msgDelete = 1<<8 | 2
 )
@@ -126,22 +127,18 @@ func receive(conn *netlink.Conn, fn func(Entry) error) error {
 }
 
 // Get returns the present state of an entry that was listed before. It returns false if the entry has ended.
-func (t *Table) Get(ctx context.Context, e Entry) (Entry, bool, error) {
+func (t *Table) Get(ctx context.Context, e Entry) (now Entry, exists bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return Entry{}, false, err
 	}
-	answers, err := t.conn.Execute(netlink.Message{
-		Header: netlink.Header{Type: msgGet, Flags: netlink.Request}, Data: encodeKey(e),
+	err = t.query(msgGet, encodeKey(e), func(m netlink.Message) error {
+		if m.Header.Type == msgNew {
+			now, err = decode(m.Data)
+		}
+		return err
 	})
 	if errors.Is(err, unix.ENOENT) {
 		return Entry{}, false, nil
-	}
-	if err == nil && len(answers) != 1 {
-		err = errShort
-	}
-	var now Entry
-	if err == nil {
-		now, err = decode(answers[0].Data)
 	}
 	if err != nil {
 		return Entry{}, false, fmt.Errorf("read conntrack entry %s: %w%s", e, err, remedy(err))

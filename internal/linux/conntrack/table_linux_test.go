@@ -24,6 +24,7 @@ type table interface {
 	Create(conntrack.Entry) error
 	Each(context.Context, conntrack.Filter, func(conntrack.Entry) error) error
 	Delete(context.Context, conntrack.Entry) error
+	Get(context.Context, conntrack.Entry) (conntrack.Entry, bool, error)
 }
 
 // both runs a test against the kernel and against the fake, which must behave in the same way.
@@ -100,7 +101,9 @@ func TestEach(t *testing.T) {
 		node4    = "17 10.0.0.1:1000 > 192.0.2.1:53 via 10.1.0.1:5353"
 		tcp4     = "6 10.0.0.1:1000 > 10.96.0.10:53 via 10.1.0.1:5353"
 		opening4 = "6 10.0.0.2:1000 > 10.96.0.10:53"
+		opening6 = "6 [fd00::1]:1000 > [fd96::10]:53 via [fd01::1]:5353"
 		dns6     = "17 [fd00::1]:1000 > [fd96::10]:53 via [fd01::1]:5353"
+		sctp4    = "132 10.0.0.1:1000 > 10.96.0.10:53 via 10.1.0.1:5353"
 	)
 	end := netip.MustParseAddrPort
 	port := func(p uint16) netip.AddrPort { return netip.AddrPortFrom(netip.Addr{}, p) }
@@ -117,6 +120,12 @@ func TestEach(t *testing.T) {
 	}{
 		{udp4, []string{dns4, node4, other4, dns4b, plain4}},
 		{udp6, []string{dns6}},
+		{conntrack.Filter{Family: conntrack.IPv4}, []string{dns4, node4, other4, dns4b, plain4, tcp4, opening4, sctp4}},
+		{
+			conntrack.Filter{Family: conntrack.IPv4, ReplySrc: end("10.1.0.1:0")},
+			[]string{dns4, node4, other4, tcp4, sctp4},
+		},
+		{conntrack.Filter{Family: conntrack.IPv6, ReplySrc: end("[fd01::1]:0")}, []string{dns6, opening6}},
 		{with(udp4, end("10.96.0.10:53"), none), []string{dns4, dns4b, plain4}},
 		{with(udp4, port(53), none), []string{dns4, node4, dns4b, plain4}},
 		{with(udp4, none, end("10.1.0.1:5353")), []string{dns4, node4, other4}},
@@ -129,6 +138,8 @@ func TestEach(t *testing.T) {
 		{with(udp4, netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), 0), none), []string{node4}},
 		{conntrack.Filter{Family: conntrack.IPv4, Protocol: conntrack.TCP}, []string{tcp4, opening4}},
 		{conntrack.Filter{Family: conntrack.IPv4, Protocol: conntrack.TCP, Unanswered: true}, []string{opening4}},
+		{conntrack.Filter{Protocol: conntrack.TCP, Unanswered: true}, []string{opening4, opening6}},
+		{conntrack.Filter{Protocol: conntrack.TCP}, []string{opening4, tcp4, opening6}},
 	}
 	both(t, func(t *testing.T, ct table) {
 		create(t, ct,
@@ -191,10 +202,40 @@ func TestEntry(t *testing.T) {
 			if s := got[i].Status & (conntrack.DstNAT | conntrack.SrcNAT); s != c.status {
 				t.Errorf("%s: status %x, want %x", c.name, s, c.status)
 			}
-			got[i].ID, got[i].Status = 0, 0
+			got[i].ID, got[i].Status, got[i].Remaining = 0, 0, 0
 			if got[i] != c.entry {
 				t.Errorf("%s: got %+v, want %+v", c.name, got[i], c.entry)
 			}
+		}
+	})
+}
+
+// Get returns the present state of one entry, and none for an entry that a newer one has replaced.
+func TestGet(t *testing.T) {
+	one := in(3, answered(flow(conntrack.TCP, "10.0.0.1:7", "10.96.0.1:53", "10.1.0.1:53")))
+	all := conntrack.Filter{Family: conntrack.IPv4}
+	both(t, func(t *testing.T, ct table) {
+		create(t, ct, one, zoned(4, one))
+		listed := list(t, ct, all)
+		for _, e := range listed {
+			got, exists, err := ct.Get(t.Context(), e)
+			if got.Remaining = e.Remaining; err != nil || !exists || got != e {
+				t.Errorf("got %+v, %t, %v, want %+v", got, exists, err, e)
+			}
+		}
+		if err := ct.Delete(t.Context(), listed[0]); err != nil {
+			t.Fatal(err)
+		}
+		if got, exists, err := ct.Get(t.Context(), listed[0]); exists || err != nil {
+			t.Errorf("got %+v, %t, %v after the entry was deleted", got, exists, err)
+		}
+		if _, exists, err := ct.Get(t.Context(), listed[1]); !exists || err != nil {
+			t.Errorf("the entry of the other zone: %t, %v", exists, err)
+		}
+		other := listed[1]
+		other.ID++
+		if got, exists, err := ct.Get(t.Context(), other); exists || err != nil {
+			t.Errorf("got %+v, %t, %v for an earlier entry with the same addresses", got, exists, err)
 		}
 	})
 }

@@ -136,7 +136,11 @@ func (x *exchange) addChain(o op) {
 	}
 	x.request = nl.AppendNested(x.request, unix.NFTA_CHAIN_HOOK, func(to []byte) []byte {
 		to = nl.AppendUint32(to, unix.NFTA_HOOK_HOOKNUM, uint32(hook.Point))
-		return nl.AppendUint32(to, unix.NFTA_HOOK_PRIORITY, uint32(int32(hook.Priority)))
+		to = nl.AppendUint32(to, unix.NFTA_HOOK_PRIORITY, uint32(int32(hook.Priority)))
+		if hook.Device != "" {
+			to = nl.AppendString(to, unix.NFTA_HOOK_DEV, hook.Device)
+		}
+		return to
 	})
 	x.uint32(unix.NFTA_CHAIN_POLICY, uint32(expr.VerdictAccept))
 	x.text(unix.NFTA_CHAIN_TYPE, hook.Type)

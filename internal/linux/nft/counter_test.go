@@ -22,7 +22,7 @@ func counting(t Table) *Tx {
 	tx.AddSet(t, set)
 	tx.SetChain(t, Chain{
 		Name: "output", Hook: &Hook{Type: "filter", Point: Output},
-		Rules: []Rule{NewRule(Of(unix.IPPROTO_UDP), Count("ports", time.Hour, L4Proto(), DestinationPort()))},
+		Rules: []Rule{NewRule(OfProtocol(unix.IPPROTO_UDP), Count("ports", time.Hour, L4Proto(), DestinationPort()))},
 	})
 	return tx
 }

@@ -3,6 +3,7 @@ package nft
 import (
 	"encoding/binary"
 	"fmt"
+	"net"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -18,6 +19,9 @@ func (k Key) Addr(a netip.Addr) Key { return append(k, a.AsSlice()...) }
 
 // Proto appends a protocol number.
 func (k Key) Proto(p uint8) Key { return append(k, p, 0, 0, 0) }
+
+// Ether appends a hardware address, which is not padded: it can only be the whole key.
+func (k Key) Ether(mac [6]byte) Key { return append(k, mac[:]...) }
 
 // Port appends a port.
 func (k Key) Port(p uint16) Key { return append(k, byte(p>>8), byte(p), 0, 0) }
@@ -56,8 +60,11 @@ func (f Family) AddrLen() int { return Addr.width(f) }
 
 // width returns how many bytes a field takes in a key.
 func (t Type) width(f Family) int {
-	if t == Addr && f == IP6 {
+	switch {
+	case t == Addr6, t == Addr && f == IP6:
 		return 16
+	case t == Ether:
+		return 6
 	}
 	return 4
 }
@@ -129,7 +136,7 @@ func fields(types []Type, f Family, raw, end string) string {
 func field(t Type, raw string) string {
 	b := []byte(raw)
 	switch t {
-	case Addr:
+	case Addr, Addr4, Addr6:
 		a, _ := netip.AddrFromSlice(b)
 		return a.String()
 	case Proto:
@@ -140,6 +147,8 @@ func field(t Type, raw string) string {
 		return class(binary.NativeEndian.Uint32(b))
 	case ClassID:
 		return class(binary.BigEndian.Uint32(b))
+	case Ether:
+		return net.HardwareAddr(b[:6]).String()
 	case Verdict:
 		return ""
 	}

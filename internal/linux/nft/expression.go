@@ -18,6 +18,9 @@ import (
 
 // marshal encodes an expression.
 func marshal(f Family, e expr.Any) ([]byte, error) {
+	if fwd, is := e.(*forward); is {
+		return fwd.attributes(), nil
+	}
 	ct, is := e.(*expr.Ct)
 	if !is || !directed(ct.Key) {
 		return expr.Marshal(byte(f), e)

@@ -17,14 +17,22 @@ type Family byte
 const (
 	IP4 Family = unix.NFPROTO_IPV4
 	IP6 Family = unix.NFPROTO_IPV6
+
+	// Netdev tables see each packet as a device receives it, of every protocol.
+	Netdev Family = unix.NFPROTO_NETDEV
 )
 
 // String returns the word nft uses.
 func (f Family) String() string {
-	if f == IP4 {
+	switch f {
+	case IP4:
 		return "ip"
+	case IP6:
+		return "ip6"
+	case Netdev:
+		return "netdev"
 	}
-	return "ip6"
+	return "unknown"
 }
 
 // Table names a table.
@@ -47,6 +55,9 @@ const (
 	Index        // 32 bits, host order, as numgen makes them; printed as a ClassID
 	ClassID      // 32 bits, network order, printed "major:minor" in hexadecimal (tc(8))
 	Verdict      // map data only
+	Addr4        // IPv4 address, in a table of any family
+	Addr6        // IPv6 address
+	Ether        // hardware address of Ethernet
 )
 
 // Set defines a set; with Data, a map.
@@ -67,6 +78,7 @@ type Hook struct {
 	Type     string
 	Point    Point
 	Priority int
+	Device   string // of a netdev table: the chain sees what this device receives, and Point does not matter
 }
 
 // Point is a netfilter hook.
@@ -147,6 +159,7 @@ func datatype(f Family, types []Type) nftables.SetDatatype {
 	known := map[Type]nftables.SetDatatype{
 		Addr: nftables.TypeIPAddr, Proto: nftables.TypeInetProto, Port: nftables.TypeInetService,
 		Index: nftables.TypeClassID, ClassID: nftables.TypeClassID, Verdict: nftables.TypeVerdict,
+		Addr4: nftables.TypeIPAddr, Addr6: nftables.TypeIP6Addr, Ether: nftables.TypeEtherAddr,
 	}
 	if f == IP6 {
 		known[Addr] = nftables.TypeIP6Addr

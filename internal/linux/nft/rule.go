@@ -182,10 +182,10 @@ func DrawByHash(seed uint32, first, n int, fields ...Field) Statement {
 }
 
 // UDP matches packets of UDP.
-func UDP() Statement { return Of(unix.IPPROTO_UDP) }
+func UDP() Statement { return OfProtocol(unix.IPPROTO_UDP) }
 
-// Of matches packets of a transport protocol.
-func Of(protocol uint8) Statement {
+// OfProtocol matches packets of a transport protocol.
+func OfProtocol(protocol uint8) Statement {
 	return equals("meta l4proto "+nl.ProtocolName(protocol), L4Proto(), []byte{protocol})
 }
 

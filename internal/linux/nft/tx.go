@@ -199,5 +199,8 @@ func (h *Hook) text() string {
 	if h == nil {
 		return ""
 	}
+	if h.Device != "" {
+		return fmt.Sprintf(" { type %s hook ingress device %q priority %d; policy accept; }", h.Type, h.Device, h.Priority)
+	}
 	return fmt.Sprintf(" { type %s hook %s priority %d; policy accept; }", h.Type, h.Point, h.Priority)
 }

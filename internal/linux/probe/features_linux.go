@@ -94,7 +94,7 @@ func addDynamicMap(tx *nft.Tx, t nft.Table) {
 func addCounters(tx *nft.Tx, t nft.Table) {
 	counts := nft.Set{Name: "counts", Key: []nft.Type{nft.Addr, nft.Port, nft.Port}, Dynamic: true, Size: 16}
 	tx.AddSet(t, counts)
-	addChain(tx, t, nat(nft.Postrouting), nft.Of(unix.IPPROTO_TCP), nft.Count(counts.Name, time.Minute,
+	addChain(tx, t, nat(nft.Postrouting), nft.OfProtocol(unix.IPPROTO_TCP), nft.Count(counts.Name, time.Minute,
 		nft.OriginalDestination(t.Family), nft.OriginalDestinationPort(), nft.AnswersFrom()))
 }
 

@@ -11,7 +11,6 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/probe"
 	"github.com/sluice-proxy/sluice/internal/linux/sockdiag"
 	"github.com/sluice-proxy/sluice/internal/plane"
-	"github.com/sluice-proxy/sluice/internal/route"
 )
 
 const mode = "ebpf"
@@ -51,7 +50,7 @@ func KindTestedBy(test func(bpf.Options) error, packets plane.Kind) plane.Kind {
 			removeEarlier(ctx, s, o)
 			return alone(packets, on, err), nil
 		}
-		return open(s, on, withUDP(s, o))
+		return open(s, on, withDurations(s, withUDP(s, o)))
 	}
 	k.Remove = remove // the packet plane removes its own
 	return k
@@ -119,6 +118,7 @@ func open(s plane.Setup, on *plane.Opened, o bpf.Options) (*plane.Opened, error)
 		s.Log.Info("Processes in other cgroups are served packet by packet", "cgroup", o.Cgroup, "reason", err)
 	}
 	opened := *on
+	opened.Tracking = plane.Untranslated
 	opened.Plane = New(conn, Options{Packets: on.Plane, Ramp: conn.Ramp})
 	sockets := sockdiag.Node{NetNS: s.NetNS}
 	answers := &balancing{
@@ -129,15 +129,15 @@ func open(s plane.Setup, on *plane.Opened, o bpf.Options) (*plane.Opened, error)
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	count := newCounter(conn.Counts)
-	opened.Traffic = func(ctx context.Context, all *route.Snapshot) (plane.Counted, error) {
-		return traffic(ctx, all, count.sums, answers.openConnections)
-	}
+	ports := newPoolPorts()
+	count := newCounter(conn, ports)
+	opened.Traffic = (&traffic{count.sums, count.backends, answers.openConnections, on.Traffic}).counted
 	load := newLoads(conn, sockets.Count, func(err error) {
 		s.Log.Error("Cannot count the connections of backends for least connections, retrying", "error", err)
 	})
 	opened.Parts = append(opened.Parts,
-		plane.Part{Follower: count, Metrics: []prometheus.Collector{count, newPressure(conn.Usage)}},
+		plane.Part{Follower: ports, Metrics: []prometheus.Collector{count, newPressure(conn.Usage)}},
+		durationsOf(o, conn, ports),
 		plane.Part{Run: load.Run, Follower: load},
 		destroyer(s, o, conn), podsOf(s, o, conn), exempt)
 	opened.Reader = func(ctx context.Context) (plane.Plane, func(), error) {

@@ -3,7 +3,6 @@ package ebpf
 import (
 	"context"
 	"net/netip"
-	"slices"
 	"sync"
 	"time"
 
@@ -75,34 +74,4 @@ func (b *balancing) balance(ctx context.Context, svc *route.Service, port int, _
 		}
 	}
 	return answer, nil
-}
-
-// traffic implements Traffic of plane.Opened from the connections that were decided, and those that are open.
-func traffic(
-	ctx context.Context, all *route.Snapshot, decided func() (map[route.PortID]uint64, error),
-	open func(context.Context) (map[cluster.Protocol]map[netip.AddrPort]int, error),
-) (plane.Counted, error) {
-	sums, err := decided()
-	if err != nil {
-		return nil, err
-	}
-	now, err := open(ctx)
-	if err != nil {
-		return nil, err
-	}
-	out := plane.Counted{}
-	for svc := range all.Services() {
-		for i := range svc.Ports {
-			p, live := &svc.Ports[i], 0
-			backends := slices.Concat(p.Cluster, p.Local)
-			slices.SortFunc(backends, netip.AddrPort.Compare)
-			for _, at := range slices.Compact(backends) {
-				live += now[p.Protocol][at]
-			}
-			if id := p.ID(svc.Name); live > 0 || sums[id] > 0 {
-				out[id] = plane.PortTraffic{Traffic: plane.Traffic{plane.Connections: sums[id], plane.Live: uint64(live)}}
-			}
-		}
-	}
-	return out, nil
 }

@@ -1,6 +1,9 @@
 package ebpf
 
 import (
+	"iter"
+	"maps"
+	"net/netip"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -9,35 +12,60 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// counter collects a series for each Service port to which sockets have connected. It follows changes to find the
-// ports of pools, as the id of a pool is a hash of the name.
-type counter struct {
-	counts func() (map[bpf.Pool]uint64, error)
-	desc   *prometheus.Desc
-
+// poolPorts follows changes to find the ports of pools, as the id of a pool is a hash of the name. It is safe for
+// concurrent use.
+type poolPorts struct {
 	mu    sync.Mutex
 	ports map[bpf.Pool]route.PortID // by the pool of all endpoints
 }
 
-func newCounter(counts func() (map[bpf.Pool]uint64, error)) *counter {
+func newPoolPorts() *poolPorts { return &poolPorts{ports: map[bpf.Pool]route.PortID{}} }
+
+// Applied implements plane.Follower.
+func (p *poolPorts) Applied(change route.Change) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, t := range change.Touched {
+		for _, port := range portsOf(t.Old) {
+			delete(p.ports, port.pools[route.Cluster].id)
+		}
+		for _, port := range portsOf(t.New) {
+			p.ports[port.pools[route.Cluster].id] = port.ID(t.Name)
+		}
+	}
+}
+
+// each calls a function with the port of each pool in a list. It omits pools of ports that do not exist any more.
+func (p *poolPorts) each(pools iter.Seq[bpf.Pool], do func(bpf.Pool, route.PortID)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for pool := range pools {
+		id := pool
+		id[15] = byte(route.Cluster) + 1 // as in poolID
+		if port, known := p.ports[id]; known {
+			do(pool, port)
+		}
+	}
+}
+
+// counters are the numbers of connections in the kernel: bpf.Conn.
+type counters interface {
+	Counts() (map[bpf.Pool]uint64, error)
+	BackendCounts() (map[bpf.Member]uint64, error)
+}
+
+// counter collects a series for each Service port to which sockets have connected.
+type counter struct {
+	conn  counters
+	ports *poolPorts
+	desc  *prometheus.Desc
+}
+
+func newCounter(conn counters, ports *poolPorts) *counter {
 	desc := prometheus.NewDesc("sluice_ebpf_connections_total",
 		"Connections and UDP flows to a Service port that were decided at sockets of this node.",
 		[]string{"namespace", "service", "port", "protocol", "ip_family"}, nil)
-	return &counter{counts: counts, ports: map[bpf.Pool]route.PortID{}, desc: desc}
-}
-
-// Applied implements plane.Follower.
-func (c *counter) Applied(change route.Change) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, t := range change.Touched {
-		for _, p := range portsOf(t.Old) {
-			delete(c.ports, p.pools[route.Cluster].id)
-		}
-		for _, p := range portsOf(t.New) {
-			c.ports[p.pools[route.Cluster].id] = p.ID(t.Name)
-		}
-	}
+	return &counter{conn: conn, ports: ports, desc: desc}
 }
 
 // Describe implements prometheus.Collector.
@@ -45,20 +73,38 @@ func (c *counter) Describe(out chan<- *prometheus.Desc) { out <- c.desc }
 
 // sums returns how many connections each port has had, if any.
 func (c *counter) sums() (map[route.PortID]uint64, error) {
-	counts, err := c.counts()
+	counts, err := c.conn.Counts()
 	if err != nil {
 		return nil, err
 	}
 	sums := map[route.PortID]uint64{}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for id, n := range counts {
-		id[15] = byte(route.Cluster) + 1 // as in poolID
-		if p, known := c.ports[id]; known {
-			sums[p] += n
-		}
-	}
+	c.ports.each(maps.Keys(counts), func(pool bpf.Pool, p route.PortID) { sums[p] += counts[pool] })
 	return sums, nil
+}
+
+// backends returns how many connections each backend has had, by port.
+func (c *counter) backends() (map[route.PortID]map[netip.AddrPort]uint64, error) {
+	counts, err := c.conn.BackendCounts()
+	if err != nil {
+		return nil, err
+	}
+	byPool := map[bpf.Pool]map[netip.AddrPort]uint64{}
+	for m, n := range counts {
+		if byPool[m.Pool] == nil {
+			byPool[m.Pool] = map[netip.AddrPort]uint64{}
+		}
+		byPool[m.Pool][m.Backend] = n
+	}
+	all := map[route.PortID]map[netip.AddrPort]uint64{}
+	c.ports.each(maps.Keys(byPool), func(pool bpf.Pool, p route.PortID) {
+		if all[p] == nil {
+			all[p] = map[netip.AddrPort]uint64{}
+		}
+		for at, n := range byPool[pool] {
+			all[p][at] += n
+		}
+	})
+	return all, nil
 }
 
 // Collect implements prometheus.Collector.

@@ -1,18 +1,23 @@
 package ebpf
 
 import (
-	"context"
-	"maps"
-	"net/netip"
 	"testing"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/linux/bpf"
-	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/testing/metricstest"
 	"github.com/sluice-proxy/sluice/internal/testing/planetest"
 )
+
+// fakeCounters are numbers of connections.
+type fakeCounters struct {
+	pools    map[bpf.Pool]uint64
+	backends map[bpf.Member]uint64
+}
+
+func (c fakeCounters) Counts() (map[bpf.Pool]uint64, error)          { return c.pools, nil }
+func (c fakeCounters) BackendCounts() (map[bpf.Member]uint64, error) { return c.backends, nil }
 
 func TestConnectionsAreCounted(t *testing.T) {
 	table := planetest.Compile(planetest.EveryShape(), route.Options{}).Table
@@ -27,17 +32,18 @@ func TestConnectionsAreCounted(t *testing.T) {
 	if tcp == nil || tcp.Affinity != 0 {
 		t.Fatalf("no port without affinity: %v", svc)
 	}
-	c := newCounter(func() (map[bpf.Pool]uint64, error) {
-		return map[bpf.Pool]uint64{poolID(name, tcp, route.Cluster): 3, poolID(name, tcp, route.Local): 4, {1}: 9}, nil
-	})
+	ports := newPoolPorts()
+	c := newCounter(fakeCounters{
+		pools: map[bpf.Pool]uint64{poolID(name, tcp, route.Cluster): 3, poolID(name, tcp, route.Local): 4, {1}: 9},
+	}, ports)
 	r := metricstest.Registry(c)
-	c.Applied(route.Change{Touched: []route.Touch{{Name: name, New: svc}}})
+	ports.Applied(route.Change{Touched: []route.Touch{{Name: name, New: svc}}})
 	want := `sluice_ebpf_connections_total` +
 		`{ip_family="IPv4", namespace="ns", port="tcp", protocol="tcp", service="svc-15"} 7`
 	if got := metricstest.Values(t, r, ""); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
-	c.Applied(route.Change{Touched: []route.Touch{{Name: name, Old: svc}}})
+	ports.Applied(route.Change{Touched: []route.Touch{{Name: name, Old: svc}}})
 	if got := metricstest.Values(t, r, ""); got != "" {
 		t.Errorf("got\n%s\nfor a Service that is gone", got)
 	}
@@ -55,33 +61,5 @@ sluice_ebpf_map_max_entries{map="connections"} 65536
 sluice_ebpf_map_max_entries{map="slots"} 1024`
 	if got := metricstest.Values(t, metricstest.Registry(p), ""); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
-	}
-}
-
-// A port has the connections that were decided, and those that are open to its backends, each backend once.
-func TestTrafficOfPorts(t *testing.T) {
-	compiler := route.NewCompiler(route.Options{NodeName: "a"})
-	compiler.Compile(planetest.EveryShape().Take())
-	all, id := compiler.Snapshot(), route.PortID{}
-	var backend netip.AddrPort
-	for svc := range all.Services() {
-		for i := range svc.Ports {
-			if p := &svc.Ports[i]; p.Protocol == cluster.TCP && len(p.Cluster) > 0 && len(p.Local) > 0 {
-				id, backend = p.ID(svc.Name), p.Local[0]
-			}
-		}
-	}
-	got, err := traffic(t.Context(), all,
-		func() (map[route.PortID]uint64, error) { return map[route.PortID]uint64{id: 7}, nil },
-		func(context.Context) (map[cluster.Protocol]map[netip.AddrPort]int, error) {
-			return map[cluster.Protocol]map[netip.AddrPort]int{cluster.TCP: {backend: 3}}, nil
-		})
-	if want := (plane.Traffic{plane.Connections: 7, plane.Live: 3}); err != nil || !maps.Equal(got[id].Traffic, want) {
-		t.Errorf("%s: got %v, %v, want %v", id, got[id], err, want)
-	}
-	for other, n := range got {
-		if other != id && n.Traffic[plane.Connections] > 0 {
-			t.Errorf("%s has %v", other, n)
-		}
 	}
 }

@@ -126,11 +126,17 @@ func newRestarting(t *testing.T) *restarting {
 	k.options.FirstSize = 1 // so that maps grow often
 	k.options.Fault = func(o bpf.Operation) error {
 		k.counts[string(o)]++
-		err := k.faults.Step()
-		if err != nil {
-			k.counts[failed(o)]++
+		steps := 1
+		if o == bpf.Grow {
+			steps = 8 // growth is rarer than other operations, and should fail as often
 		}
-		return err
+		for range steps {
+			if err := k.faults.Step(); err != nil {
+				k.counts[failed(o)]++
+				return err
+			}
+		}
+		return nil
 	}
 	k.restart()
 	t.Cleanup(func() {
@@ -198,7 +204,9 @@ func realKernel(t *testing.T) *bpf.Conn {
 func testOptions(t *testing.T) bpf.Options {
 	t.Helper()
 	kerneltest.NeedPrograms(t)
-	return bpf.Options{Dir: filepath.Join(lab.BPFFS(t), "sluice"), Cgroup: lab.Cgroup(t), NetNS: kerneltest.Namespace(t)}
+	return bpf.Options{
+		Dir: filepath.Join(lab.BPFFS(t), "sluice"), Cgroup: lab.Cgroup(t), NetNS: kerneltest.Namespace(t), Durations: true,
+	}
 }
 
 // faulty is a kernel whose reads and writes sometimes fail, also in the middle.

@@ -76,6 +76,7 @@ func open(ctx context.Context, s plane.Setup) (*plane.Opened, error) {
 	return &plane.Opened{
 		Plane: New(tools, writer), Load: Load(tools.Room()), Traffic: count.Traffic,
 		Parts:          append(parts, plane.Part{Metrics: metrics, Run: count.Run}),
+		Tracking:       plane.Translated,
 		KubeProxyRules: []string{fmt.Sprintf("iptables-%s", tools.Variant())},
 		How:            fmt.Sprintf("by iptables-%s, as %s", tools.Variant(), tools.Reason()),
 		Reader: func(context.Context) (plane.Plane, func(), error) { // several goroutines may use the tools

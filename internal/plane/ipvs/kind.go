@@ -73,6 +73,7 @@ func open(ctx context.Context, s plane.Setup) (*plane.Opened, error) {
 	parts = append(parts, plane.Part{Follower: count, Metrics: []prometheus.Collector{count}})
 	return &plane.Opened{
 		Plane: p, Load: Load(), Parts: parts, Due: p.Due, Balance: p.Balance, Traffic: count.Traffic,
+		Tracking:       plane.Translated,
 		WatchTrouble:   p.watchTrouble,
 		KubeProxyRules: []string{"ipvs", fmt.Sprintf("iptables-%s", tools.Variant())},
 		How:            fmt.Sprintf("to IPVS and ipsets, and by iptables-%s, as %s", tools.Variant(), tools.Reason()),

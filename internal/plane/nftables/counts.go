@@ -31,7 +31,7 @@ const (
 // otherwise that the port of the frontend is a port.
 func (b builder) count() (rules []nft.Rule) {
 	for _, protocol := range []cluster.Protocol{cluster.TCP, cluster.UDP, cluster.SCTP} {
-		rules = append(rules, nft.NewRule(nft.Of(uint8(protocol)), nft.Count(b.name(countElement), countedFor,
+		rules = append(rules, nft.NewRule(nft.OfProtocol(uint8(protocol)), nft.Count(b.name(countElement), countedFor,
 			nft.OriginalDestination(b.f), nft.L4Proto(), nft.OriginalDestinationPort(), nft.Destination(b.f), nft.AnswersFrom(),
 		), nft.Return()))
 	}

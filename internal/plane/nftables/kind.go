@@ -61,13 +61,18 @@ func open(ctx context.Context, s plane.Setup) (*plane.Opened, error) {
 	opt.Live = count.take
 	metrics, writeFailed := failures(s.Families)
 	p := New(conn, opt)
+	passing, status, err := openDirect(s, conn)
+	if err != nil {
+		return nil, errors.Join(err, table.Close(), conn.Close())
+	}
 	return &plane.Opened{
 		Plane: p, Load: Load(), Close: conn.Close, Due: count.Due, Ready: count.ready, Shares: p.Shares,
 		Traffic: counts.Traffic,
 		Parts: append(parts, plane.Part{Metrics: metrics}, reads,
-			plane.Part{Follower: count, Run: count.Run, Close: table.Close}),
-		WriteFailed: writeFailed,
-		Reader:      func(context.Context) (plane.Plane, func(), error) { return reader(s) },
+			plane.Part{Follower: count, Run: count.Run, Close: table.Close}, passing),
+		Direct:      status,
+		WriteFailed: writeFailed, Tracking: plane.Translated,
+		Reader: func(context.Context) (plane.Plane, func(), error) { return reader(s) },
 	}, nil
 }
 
@@ -100,7 +105,9 @@ func remove(ctx context.Context, s plane.Setup) ([]string, error) {
 		return nil, err
 	}
 	defer done()
-	return p.Remove(ctx)
+	direct, directErr := removeDirect(ctx, s)
+	removed, err := p.Remove(ctx)
+	return append(direct, removed...), errors.Join(directErr, err)
 }
 
 // failures returns the metrics that kube-proxy has in this mode alone, and a function that counts a failed write.
@@ -139,6 +146,7 @@ func facts() plane.Facts {
 		Loopback6: "nodePortAddresses has localhost or ::1/128",
 		Path:      Path,
 		Weights:   true,
+		Direct:    true,
 		Shares:    shares,
 	}
 }

@@ -26,7 +26,8 @@ func Loopback() plane.Kind {
 	return plane.Kind{
 		Mode: mode, Bind: config.BindLoopback, Owned: "the listening sockets of the process",
 		Facts: plane.Facts{
-			Name: mode, Proxied: true, OtherPort: untouched, Ping: untouched, Unallocated: untouched, Weights: true,
+			Name: mode, Proxied: true,
+			OtherPort: untouched, Ping: untouched, Unallocated: untouched, Weights: true,
 			SchedulerName: schedulerName,
 			Loopback:      "sluice get addresses lists it", Without: without(plane.Untouched), Sockets: why,
 		},
@@ -109,6 +110,9 @@ func open(s plane.Setup, on *plane.Opened, opt Options) (*plane.Opened, error) {
 	}
 	p := run.plane
 	opened := *on
+	if on.Tracking != plane.Untracked {
+		opened.Tracking = plane.Relayed
+	}
 	opened.Plane, opened.Load, opened.Balance, opened.Sockets = p, plane.Load{}, p.Balance, p.Sockets
 	opened.Shares, opened.Traffic, opened.HandOver = p.Shares, p.Traffic, run.handOver
 	opened.Parts = []plane.Part{run.part()}

@@ -56,7 +56,9 @@ func (c Converter) Service(svc *corev1.Service) (*cluster.Service, []route.Probl
 	out.Scheduler = c.Strings.Of(c.scheduler(svc, n))
 	out.SlowStart = slowStart(svc, n)
 	out.ProxyHeader = proxyHeader(svc, n)
+	out.Ejection = c.ejection(svc, n)
 	out.PreserveDestination = svc.Annotations[AnnotationPreserve] == "true"
+	out.Direct = c.direct(svc, n)
 	out.Weights = c.weights(svc, n)
 	policies(svc, out, n)
 	return out, n.list()
@@ -99,6 +101,33 @@ func slowStart(svc *corev1.Service, n *notes) time.Duration {
 		return 0
 	}
 	return d
+}
+
+// ejection returns which failures eject endpoints.
+func (c Converter) ejection(svc *corev1.Service, n *notes) cluster.Ejection {
+	text, has := svc.Annotations[AnnotationEjection]
+	if !has {
+		return c.Ejection
+	}
+	e, err := route.ParseEjection(text)
+	if err != nil {
+		n.add("metadata.annotations["+AnnotationEjection+"]", text, "ignored: "+err.Error())
+		return c.Ejection
+	}
+	return e
+}
+
+// direct reports whether nodes pass connections of clients outside on to each other.
+func (c Converter) direct(svc *corev1.Service, n *notes) bool {
+	text := svc.Annotations[AnnotationExternal]
+	if text != "" && text != "direct" {
+		n.add("metadata.annotations["+AnnotationExternal+"]", text, "ignored: expected direct")
+	}
+	if text == "direct" && !c.Direct {
+		n.add("metadata.annotations["+AnnotationExternal+"]", text,
+			"mode "+c.Mode+" cannot do this and serves external addresses as without the annotation")
+	}
+	return text == "direct"
 }
 
 // proxyHeader reports whether endpoints learn the addresses of clients.

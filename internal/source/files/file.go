@@ -231,7 +231,7 @@ func (s *Source) update() {
 	s.changed = false
 	files := s.sorted()
 	objects, duplicates := merge(files)
-	next := stateOf(objects)
+	next := stateOf(objects, s.reader.nodeName)
 	apply(s.store, s.has, next)
 	s.has = next
 	for _, f := range files {

@@ -36,13 +36,17 @@ type state struct {
 	services map[cluster.Name]*cluster.Service
 	slices   map[cluster.Name]*cluster.Slice
 	node     *cluster.Node
+	peers    map[string]*cluster.Node // all Nodes, with the own one
 	cidrs    []netip.Prefix
 }
 
 // stateOf returns the state for the objects of files. A Service without EndpointSlices gets slices of its Endpoints
 // or, if it has none, of the Pods that it selects.
-func stateOf(objects map[key]any) state {
-	out := state{services: map[cluster.Name]*cluster.Service{}, slices: map[cluster.Name]*cluster.Slice{}}
+func stateOf(objects map[key]any, own string) state {
+	out := state{
+		services: map[cluster.Name]*cluster.Service{}, slices: map[cluster.Name]*cluster.Slice{},
+		peers: map[string]*cluster.Node{},
+	}
 	hasSlices := map[cluster.Name]bool{}
 	pods := map[label][]*convert.Pod{}
 	for k, o := range objects {
@@ -53,7 +57,7 @@ func stateOf(objects map[key]any) state {
 			out.slices[v.Name] = v
 			hasSlices[v.Service] = true
 		case *cluster.Node:
-			out.node = v
+			out.peers[v.Name] = v
 		case []netip.Prefix:
 			out.cidrs = append(out.cidrs, v...)
 		case *convert.Pod:
@@ -80,6 +84,7 @@ func stateOf(objects map[key]any) state {
 		}
 	}
 	slices.SortFunc(out.cidrs, netip.Prefix.Compare)
+	out.node = out.peers[own]
 	return out
 }
 
@@ -102,6 +107,14 @@ func apply(store *cluster.Store, old, now state) {
 	for name := range old.slices {
 		if now.slices[name] == nil {
 			store.DeleteSlice(name)
+		}
+	}
+	for _, n := range now.peers {
+		store.Peers().Set(n)
+	}
+	for name := range old.peers {
+		if now.peers[name] == nil {
+			store.Peers().Delete(name)
 		}
 	}
 	if !reflect.DeepEqual(old.node, now.node) {

@@ -172,7 +172,7 @@ func TestBrokenFilesKeepTheirObjects(t *testing.T) {
 
 func stateOfText(text string) state {
 	objects, _ := merge([]*file{{objects: parse(text).objects}})
-	return stateOf(objects)
+	return stateOf(objects, "n1")
 }
 
 // A Service is never in the Store without the endpoints from the same file.

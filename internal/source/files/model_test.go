@@ -85,7 +85,7 @@ func TestChangesEqualAFreshStart(t *testing.T) {
 		for step := range 15 {
 			files[r.IntN(len(files))].objects = parse(randomFile(r)).objects
 			objects, _ := merge(files)
-			next := stateOf(objects)
+			next := stateOf(objects, "n1")
 			apply(store, last, next)
 			last = next
 

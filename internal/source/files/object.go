@@ -259,9 +259,7 @@ func (p *parser) value(k key, v value) (any, bool) {
 	case kindServiceCIDR:
 		return typed(p, k, v, p.convert.ServiceCIDR)
 	case kindNode:
-		if k.name.Name == p.nodeName {
-			return typed(p, k, v, p.convert.Node)
-		}
+		return typed(p, k, v, p.convert.Node)
 	}
 	return nil, true
 }

@@ -129,9 +129,9 @@ items: 9
 			},
 		},
 		{
-			name: "own Node only",
+			name: "all Nodes",
 			in: "apiVersion: v1\nkind: Node\nmetadata: {name: n1}\n---\napiVersion: v1\nkind: Node\nmetadata: {name: " +
-				"n2}\nspec: 1\n",
+				"n2}\n",
 			objects: []string{"Node n1", "Node n2"},
 		},
 		{
@@ -276,8 +276,8 @@ func FuzzManifest(f *testing.F) {
 		whole := r.parse(t.Context(), "f", data)
 		store := cluster.NewStore()
 		objects, _ := merge([]*file{{objects: whole.objects}})
-		apply(store, state{}, stateOf(objects))
-		apply(store, stateOf(objects), state{})
+		apply(store, state{}, stateOf(objects, "n1"))
+		apply(store, stateOf(objects, "n1"), state{})
 		if n, m := len(store.ServiceNames()), len(store.SliceNames()); n+m > 0 {
 			t.Errorf("%d services, %d slices are left", n, m)
 		}

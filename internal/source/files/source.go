@@ -203,6 +203,7 @@ func (s *Source) tryFinishLoad() {
 func (s *Source) finishLoad() {
 	s.loaded = true
 	s.publish()
+	s.store.Peers().Listed()
 	s.done()
 }
 

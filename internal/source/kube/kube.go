@@ -57,6 +57,7 @@ const (
 	kindSlices       = "endpointslices"
 	kindNodes        = "nodes"
 	kindServiceCIDRs = "servicecidrs"
+	kindPeers        = "nodes of the cluster"
 )
 
 // feed is one kind of object: its lister and its sink.
@@ -96,6 +97,13 @@ func (s *Source) Run(ctx context.Context) error {
 	for _, f := range s.feeds {
 		running.Go(func() { s.follow(ctx, f) })
 	}
+	running.Go(func() {
+		select {
+		case <-ctx.Done():
+		case <-s.store.Peers().Wanted():
+			s.follow(ctx, s.peers())
+		}
+	})
 	running.Wait()
 	return nil
 }
@@ -204,6 +212,32 @@ func (s *Source) node() feed {
 			}},
 			report: s.reporter("Node"),
 			done:   s.store.Feed(),
+		},
+	}
+}
+
+// peers are all Nodes, which are watched only if a part wants them: there may be many, and each changes often.
+func (s *Source) peers() feed {
+	to := s.store.Peers()
+	return feed{
+		name:   kindPeers,
+		object: &corev1.Node{},
+		from:   s.options.Client.nodes,
+		to: &sink{
+			put: func(obj object) []route.Problem {
+				node, _ := s.convert.Node(obj.(*corev1.Node)) // each node reports its own problems
+				to.Set(node)
+				return nil
+			},
+			drop: func(name cluster.Name) { to.Delete(name.Name) },
+			names: func() (names []cluster.Name) {
+				for _, name := range to.Names() {
+					names = append(names, cluster.Name{Name: name})
+				}
+				return names
+			},
+			report: func(cluster.Name, []route.Problem) {},
+			done:   to.Listed,
 		},
 	}
 }

@@ -183,7 +183,7 @@ func unreadMeta(labels []string) *unread {
 			12: {
 				corev1.EndpointsLastChangeTriggerTime, convert.AnnotationScheduler, convert.AnnotationWeights,
 				convert.AnnotationClients, convert.AnnotationSlowStart, convert.AnnotationPreserve,
-				convert.AnnotationSliceWeight,
+				convert.AnnotationSliceWeight, convert.AnnotationEjection, convert.AnnotationExternal,
 			},
 		},
 	}

@@ -16,7 +16,7 @@ import (
 // for each protocol, source and destination, and Delete ignores an entry that a newer one
 // has replaced. The zero value is empty and ready for use.
 type Table struct {
-	// Fail, if set, is called before each listing ("each") and deletion ("delete"). If it
+	// Fail, if set, is called before each listing ("each"), reading ("get") and deletion ("delete"). If it
 	// returns an error, the operation returns that error instead. Set it before use.
 	Fail func(verb string) error
 
@@ -73,6 +73,32 @@ func (f *Table) Each(ctx context.Context, filter conntrack.Filter, fn func(connt
 		f.Listed(filter)
 	}
 	return nil
+}
+
+// Get implements the contract of conntrack.Table.Get.
+func (f *Table) Get(ctx context.Context, e conntrack.Entry) (conntrack.Entry, bool, error) {
+	if err := f.fail(ctx, "get"); err != nil {
+		return conntrack.Entry{}, false, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, o := range f.entries {
+		if same(e, o) && e.ID == o.ID {
+			return o, true, nil
+		}
+	}
+	return conntrack.Entry{}, false, nil
+}
+
+// Change replaces the state of an entry, which a listing returned.
+func (f *Table) Change(e conntrack.Entry) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i, o := range f.entries {
+		if same(e, o) && e.ID == o.ID {
+			f.entries[i] = e
+		}
+	}
 }
 
 // Delete implements the contract of conntrack.Table.Delete.

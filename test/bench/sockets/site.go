@@ -95,7 +95,7 @@ func (s *site) open(t lab.T, node *lab.Host) error {
 	t.Cleanup(func() { _ = rules.Close() }) // its tables go with the network namespace
 	s.kernel, err = bpf.Open(bpf.Options{
 		Dir: filepath.Join(lab.BPFFS(t), "sluice"), Cgroup: node.Cgroup(), NetNS: node.NetNSFD(),
-		ConnectedUDP: true,
+		ConnectedUDP: true, Durations: true,
 	})
 	if err != nil {
 		return err

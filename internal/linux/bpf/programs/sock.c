@@ -101,10 +101,13 @@ struct connected {
 	__u64 netns;
 };
 
-// The backend of a TCP socket, and the Service to which its program has connected it.
+// The backend of a TCP socket, the Service to which its program has connected it, and when. since is 0 if nothing
+// measures how long it takes.
 struct connection {
 	__u64 socket;
+	__u64 since;
 	struct endpoint backend, service;
+	struct pool pool;
 };
 
 // Connections whose cookies have the same hash. The next one replaces the oldest.
@@ -112,6 +115,14 @@ enum { ways = 4 };
 struct connection_bucket {
 	struct connection way[ways];
 	__u64 next;
+};
+
+// How long connections took until they were established. Bucket n counts those that took at most 100 us << n, and longer
+// than the bucket before allows; the last one counts all others.
+enum { bounds = 17, first_bound = 100000 };
+struct duration {
+	__u64 sum; // in ns
+	__u64 bucket[bounds + 1];
 };
 
 struct flow_key {
@@ -158,6 +169,9 @@ const volatile __u64 node_netns = 0;
 // UDP sockets that connect are balanced: they can be destroyed, as a connected socket does not leave a backend that is
 // gone.
 const volatile _Bool connected_udp = 0;
+
+// Whether sluice_sockops is attached.
+const volatile _Bool measures = 0;
 
 // Which connections are for packets, whatever their Service. Bit n: those of processes in the cgroups of the map
 // exempt, and below, that are n levels below the root of all cgroups. Bit 0: those of processes in that root, as
@@ -229,6 +243,12 @@ MAP(udp_replies, BPF_MAP_TYPE_LRU_HASH, 0, 65536, struct flow_key, struct reply)
 
 // Connections and flows that were decided here, by pool.
 MAP(counts, BPF_MAP_TYPE_LRU_PERCPU_HASH, 0, 65536, struct pool, __u64);
+
+// The same by pool and backend. Not for each processor: with 64 of them that would take 40 MB.
+MAP(backend_counts, BPF_MAP_TYPE_LRU_HASH, 0, 65536, struct member_key, __u64);
+
+// How long TCP connections took, of the last pools. Not for each processor either.
+MAP(durations, BPF_MAP_TYPE_LRU_HASH, 0, 1024, struct pool, struct duration);
 
 static always_inline __u32 is4(const struct address *a)
 {
@@ -337,13 +357,21 @@ static always_inline int is_bound(struct bpf_sock_addr *ctx)
 	return sk->src_ip6[0] || sk->src_ip6[1] || sk->src_ip6[2] || sk->src_ip6[3];
 }
 
-static always_inline void count(const struct pool *p)
+static always_inline void count(const struct pool *p, const struct endpoint *backend)
 {
-	__u64 one = 1, *n = bpf_map_lookup_elem(&counts, p);
+	struct member_key k = { .pool = *p, .backend = *backend };
+	__u64 zero = 0, one = 1, *n = bpf_map_lookup_elem(&counts, p);
 	if (n)
 		(*n)++;
 	else
 		bpf_map_update_elem(&counts, p, &one, BPF_ANY);
+	n = bpf_map_lookup_elem(&backend_counts, &k);
+	if (!n) {
+		bpf_map_update_elem(&backend_counts, &k, &zero, BPF_NOEXIST);
+		n = bpf_map_lookup_elem(&backend_counts, &k);
+	}
+	if (n)
+		__sync_fetch_and_add(n, 1);
 }
 
 // is_exempt reports whether the connections of this process are for packets. The verifier removes the code of levels
@@ -561,7 +589,8 @@ static always_inline void delete_connection(__u64 socket)
 }
 
 // store_connection stores the connection of a TCP socket.
-static always_inline void store_connection(__u64 socket, const struct endpoint *backend, const struct endpoint *service)
+static always_inline void store_connection(__u64 socket, const struct pool *pool, const struct endpoint *backend,
+					   const struct endpoint *service)
 {
 	struct connection_bucket *bucket = bucket_of(socket);
 	if (!bucket)
@@ -573,6 +602,8 @@ static always_inline void store_connection(__u64 socket, const struct endpoint *
 			c->socket = 0; // until all of it is there
 			c->backend = *backend;
 			c->service = *service;
+			c->pool = *pool;
+			c->since = measures ? bpf_ktime_get_ns() : 0;
 			c->socket = socket;
 			no_merge(i);
 		}
@@ -695,8 +726,8 @@ static always_inline int connect_tcp(struct bpf_sock_addr *ctx, const struct end
 	int decided = decide(ctx, to, &client, &f, backend);
 	if (!decided || (decided == has_frontend && !choose(&f, &client, to, backend)))
 		return 0;
-	store_connection(socket, backend, to);
-	count(&f.pool);
+	store_connection(socket, &f.pool, backend, to);
+	count(&f.pool, backend);
 	add_load(&f, backend);
 	return 1;
 }
@@ -779,7 +810,7 @@ static always_inline int send_unconnected(struct bpf_sock_addr *ctx, const struc
 	next.backend = *backend;
 	next.generation = now;
 	bpf_map_update_elem(&udp_choices, &k, &next, BPF_ANY);
-	count(&f->pool);
+	count(&f->pool, backend);
 	return 1;
 }
 
@@ -828,7 +859,7 @@ static always_inline int choose_connected(struct bpf_sock_addr *ctx, const struc
 	c.pool = f->pool;
 	if (bpf_map_update_elem(&udp_sockets, &k.socket, &c, BPF_ANY))
 		return 0;
-	count(&f->pool);
+	count(&f->pool, backend);
 	add_load(f, backend);
 	return 1;
 }
@@ -962,6 +993,66 @@ SEC("cgroup/sock_release") int sluice_release(struct bpf_sock *sk)
 		bpf_map_delete_elem(&udp_sockets, &socket);
 	else if (sk->protocol == IPPROTO_TCP)
 		delete_connection(socket);
+	return allow;
+}
+
+// start_of finds when a program connected a TCP socket to a Service, and to which pool. It returns 0 if none did.
+static always_inline __u64 start_of(__u64 socket, struct pool *pool)
+{
+	struct connection_bucket *bucket = bucket_of(socket);
+	__u64 since = 0;
+	if (!bucket)
+		return 0;
+	each_way(i) {
+		struct connection *c = &bucket->way[i];
+		if (c->socket == socket) {
+			*pool = c->pool;
+			since = c->since;
+			barrier();
+			if (*(volatile __u64 *)&c->socket != socket) // another connection has taken its place meanwhile
+				since = 0;
+			no_merge(i);
+		}
+	}
+	return since;
+}
+
+// bucket_for returns the bucket of a duration in ns. It has no branches: the verifier wants one offset for all paths.
+static always_inline __u32 bucket_for(__u64 took)
+{
+	__u64 longer = 0;
+#pragma unroll
+	for (int i = 0; i < bounds; i++) {
+		__u64 left = ((__u64)first_bound << i) - took;
+		asm volatile("" : "+r"(left));
+		longer += left >> 63;
+	}
+	return longer;
+}
+
+// sluice_sockops measures how long a connection took from connect() until the SYN-ACK came, including SYNs that were
+// sent again. The kernel runs it several times for each TCP connection, but not for packets of established ones.
+SEC("sockops") int sluice_sockops(struct bpf_sock_ops *ctx)
+{
+	struct pool pool = {};
+	__u64 since, took;
+	struct duration *d;
+	if (ctx->op != BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB)
+		return allow;
+	since = start_of(bpf_get_socket_cookie(ctx), &pool);
+	if (!since)
+		return allow;
+	took = bpf_ktime_get_ns() - since;
+	d = bpf_map_lookup_elem(&durations, &pool);
+	if (!d) {
+		struct duration none = {};
+		bpf_map_update_elem(&durations, &pool, &none, BPF_NOEXIST);
+		d = bpf_map_lookup_elem(&durations, &pool);
+	}
+	if (!d)
+		return allow;
+	__sync_fetch_and_add(&d->bucket[bucket_for(took)], 1);
+	__sync_fetch_and_add(&d->sum, took);
 	return allow;
 }
 

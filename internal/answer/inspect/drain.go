@@ -1,0 +1,186 @@
+package inspect
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"net/http"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/drain"
+	"github.com/sluice-proxy/sluice/internal/text"
+)
+
+// Drain is how a wait for a pod ended.
+type Drain struct {
+	Pod     string  `json:"pod"`
+	Drained bool    `json:"drained"`
+	Summary string  `json:"summary"`
+	Seconds float64 `json:"seconds"`
+	Live    int     `json:"liveConnections"`
+	Flows   []Flow  `json:"connections,omitempty"` // the first of them
+}
+
+// Flow is a connection or UDP flow to a pod.
+type Flow struct {
+	Protocol string         `json:"protocol"`
+	Client   netip.AddrPort `json:"client"`
+	To       netip.AddrPort `json:"to"`                    // that the client uses
+	Backend  netip.AddrPort `json:"backend"`               // of the pod
+	Since    time.Time      `json:"since"`                 // when the wait found it
+	Idle     *float64       `json:"idleSeconds,omitempty"` // of UDP
+	Bytes    *uint64        `json:"bytes,omitempty"`       // if conntrack counts them
+}
+
+// Print writes the summary, and what is left.
+func (d Drain) Print(out *text.Columns) {
+	out.Printf("%s\n", d.Summary)
+	if len(d.Flows) == 0 {
+		return
+	}
+	out.Row("CLIENT", "TO", "POD", "PROTOCOL", "SINCE", "IDLE", "BYTES")
+	for _, f := range d.Flows {
+		idle, bytes := "-", "-"
+		if f.Idle != nil {
+			idle = text.Duration(time.Duration(*f.Idle * float64(time.Second)))
+		}
+		if f.Bytes != nil {
+			bytes = text.Bytes(int64(*f.Bytes)) //nolint:gosec // no connection has 8 EB
+		}
+		out.Row(f.Client.String(), f.To.String(), f.Backend.String(), f.Protocol, f.Since.Format(time.TimeOnly), idle, bytes)
+	}
+	if more := d.Live - len(d.Flows); more > 0 {
+		out.Printf("and %d more\n", more)
+	}
+}
+
+// Draining is a wait that runs.
+type Draining struct {
+	Pod   string    `json:"pod"`
+	Since time.Time `json:"since"`
+	Until time.Time `json:"until"`
+	Live  int       `json:"liveConnections"`
+}
+
+// Rows returns a row.
+func (d Draining) Rows() []text.Row {
+	return []text.Row{{Cells: []text.Cell{
+		{"POD", d.Pod},
+		{"LIVE", fmt.Sprint(d.Live)},
+		{"SINCE", d.Since.Format(time.TimeOnly)},
+		{"UNTIL", d.Until.Format(time.TimeOnly)},
+	}}}
+}
+
+// errNoTable is the error of a system without conntrack.
+var errNoTable = errors.New("this system has no table of connections, so it is not known which connections a pod has")
+
+// patient lets an answer come after the longest wait.
+func patient(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(drain.Longest + answerTime)) // else it ends early
+		h.ServeHTTP(w, r)
+	})
+}
+
+// drain waits for the pod ?pod=, NAMESPACE/NAME or an address, for at most ?wait=.
+func (i *Inspector) drain(r *http.Request) (iter.Seq[Drain], error) {
+	limit, err := time.ParseDuration(r.FormValue("wait"))
+	if err != nil || limit <= 0 || limit > drain.Longest {
+		return nil, fmt.Errorf("wait %q: want a time up to %s, such as 30s", r.FormValue("wait"), drain.Longest)
+	}
+	if i.opt.Drain == nil {
+		return nil, errNoTable
+	}
+	pod, err := i.pod(r.Context(), r.FormValue("pod"))
+	if err != nil {
+		return nil, err
+	}
+	result, err := i.opt.Drain.Wait(r.Context(), pod, limit)
+	if err != nil {
+		return nil, err
+	}
+	d := Drain{
+		Pod: pod.String(), Drained: result.Drained, Summary: drain.Sentence(pod, result), Seconds: result.Took.Seconds(),
+		Live: result.Live,
+	}
+	for _, f := range result.Flows {
+		d.Flows = append(d.Flows, flow(f))
+	}
+	return one(d), nil
+}
+
+func flow(f drain.Flow) Flow {
+	out := Flow{
+		Protocol: cluster.Protocol(f.Protocol).String(), Client: f.Client, To: f.To, Backend: f.Pod, Since: f.Since,
+	}
+	if cluster.Protocol(f.Protocol) == cluster.UDP {
+		seconds := f.Idle.Seconds()
+		out.Idle = &seconds
+	}
+	if f.Known {
+		out.Bytes = &f.Bytes
+	}
+	return out
+}
+
+func (i *Inspector) draining(*http.Request) (iter.Seq[Draining], error) {
+	if i.opt.Drain == nil {
+		return nil, errNoTable
+	}
+	var all []Draining
+	for _, r := range i.opt.Drain.Running() {
+		all = append(all, Draining{r.Pod.String(), r.Since, r.Until, r.Live})
+	}
+	return slices.Values(all), nil
+}
+
+// pod returns the pod of this node with a name, or with an address.
+func (i *Inspector) pod(ctx context.Context, name string) (drain.Pod, error) {
+	if addr, err := netip.ParseAddr(name); err == nil {
+		pod, err := i.PodAt(ctx, addr.Unmap())
+		if err != nil { // it may be in no EndpointSlice any more
+			pod = drain.Pod{Addrs: []netip.Addr{addr.Unmap()}}
+		}
+		return pod, nil
+	}
+	f, err := ParseFilter(name, "")
+	if err != nil {
+		return drain.Pod{}, err
+	}
+	return i.findPod(ctx, f, cluster.Name{Namespace: cmp.Or(f.Namespace, "default"), Name: f.Name}, netip.Addr{})
+}
+
+// PodAt returns the pod of this node with an address.
+func (i *Inspector) PodAt(ctx context.Context, at netip.Addr) (drain.Pod, error) {
+	return i.findPod(ctx, Filter{Name: at.String()}, cluster.Name{}, at)
+}
+
+// findPod returns the pod of this node with a name, or with an address, and all of its addresses.
+func (i *Inspector) findPod(ctx context.Context, f Filter, name cluster.Name, at netip.Addr) (drain.Pod, error) {
+	v, err := i.view(ctx)
+	if err != nil {
+		return drain.Pod{}, err
+	}
+	for of, addr := range v.Routes.Pods() {
+		if addr == at {
+			name = of
+			break
+		}
+	}
+	pod := drain.Pod{Name: name}
+	for of, addr := range v.Routes.Pods() {
+		if of == name && !slices.Contains(pod.Addrs, addr) {
+			pod.Addrs = append(pod.Addrs, addr)
+		}
+	}
+	if len(pod.Addrs) == 0 {
+		return drain.Pod{}, notFoundError{"pod", f}
+	}
+	return pod, nil
+}

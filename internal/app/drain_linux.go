@@ -1,0 +1,37 @@
+package app
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/address"
+	"github.com/sluice-proxy/sluice/internal/drain"
+	"github.com/sluice-proxy/sluice/internal/linux/conntrack"
+	"github.com/sluice-proxy/sluice/internal/linux/sysctl"
+)
+
+// newWaiter returns a Waiter that reads the connections of a network namespace.
+func newWaiter(netns int) (drain.Waiter, error) {
+	table, err := conntrack.Open(netns)
+	if err != nil {
+		return drain.Waiter{}, err
+	}
+	settings := sysctl.New(sysctl.Options{NetNS: netns})
+	local := address.New(address.Options{NetNS: netns}).List
+	return drain.Waiter{Table: table, Local: local, Timeouts: func() (t drain.Timeouts, err error) {
+		for name, to := range map[string]*time.Duration{
+			"net.netfilter.nf_conntrack_udp_timeout": &t.New, "net.netfilter.nf_conntrack_udp_timeout_stream": &t.Stream,
+		} {
+			text, err := settings.Get(name)
+			if err != nil {
+				return t, err
+			}
+			seconds, err := strconv.Atoi(text)
+			if err != nil {
+				return t, err
+			}
+			*to = time.Duration(seconds) * time.Second
+		}
+		return t, nil
+	}}, nil
+}

@@ -1,0 +1,101 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-proxy/sluice/internal/admin"
+	"github.com/sluice-proxy/sluice/internal/answer/inspect"
+	"github.com/sluice-proxy/sluice/internal/drain"
+	"github.com/sluice-proxy/sluice/internal/text"
+)
+
+const drainLong = `Wait until a pod of this node is idle, so that it can be stopped and nobody notices.
+
+The node of a pod sees all connections to it, through Services or not. A pod is drained when its last
+connection has ended, and no new one came for 2 seconds: until all nodes have removed its endpoint,
+new ones can come. A UDP flow has ended after 10 seconds without a packet. Connections that are
+established count, however long they have been idle.
+
+POD is NAMESPACE/NAME, or NAME in namespace default, of a pod that a Service selects, or the address
+of any pod of this node.
+
+Exit status: 0 the pod is drained; 3 time is up, and what is left is printed; 1 it is not known, for
+example because there is no such pod on this node; 2 the arguments are invalid.`
+
+// exitTimeUp is the exit status if a pod still has connections.
+const exitTimeUp = 3
+
+func newDrain(env Env) *cobra.Command {
+	wait, o := 30*time.Second, newOutput(objectFormats())
+	cmd := &cobra.Command{
+		Use:     "drain POD",
+		Short:   "Wait until a pod of this node has no connections",
+		Long:    drainLong,
+		Example: "  sluice drain default/web-0 --wait 30s\n  sluice drain 10.244.1.5 -o json\n  sluice get draining",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return trouble(fmt.Errorf("drain takes one pod, got %s", text.Count(len(args), "argument")))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if wait <= 0 || wait > drain.Longest {
+				return trouble(fmt.Errorf("--wait %s: want a time up to %s", wait, drain.Longest))
+			}
+			return drainPod(cmd.Context(), env, o.format, url.Values{"pod": args, "wait": {wait.String()}})
+		},
+	}
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return trouble(flagError(cmd, err)) })
+	cmd.Flags().DurationVar(&wait, "wait", wait, "time after which to give up, up to "+text.Duration(drain.Longest))
+	o.register(cmd, cmd.Flags())
+	return cmd
+}
+
+func drainPod(ctx context.Context, env Env, f format, query url.Values) error {
+	var answer inspect.Drain
+	for line, err := range admin.DialNearest().Ask(ctx, "/drain", query) {
+		if err != nil {
+			return err
+		}
+		if err := admin.Decode(line, &answer); err != nil {
+			return err
+		}
+	}
+	if answer.Pod == "" {
+		return errors.New("the daemon ended before the pod was drained")
+	}
+	if _, err := show(env.Stdout, f, answered(answer), prose[inspect.Drain]); err != nil {
+		return err
+	}
+	if !answer.Drained {
+		return &exitError{exitTimeUp, nil}
+	}
+	return nil
+}
+
+// newDraining lists the waits that run.
+func newDraining(env Env) *cobra.Command {
+	o := newOutput(listFormats())
+	cmd := &cobra.Command{
+		Use:   "draining",
+		Short: "List pods of this node that are being drained",
+		Long: `List the waits of sluice drain, and of pods that ask before they stop: which pod, how many
+connections it has, and when the wait ends at the latest.`,
+		Example: "  sluice get draining",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, cancel := context.WithTimeout(cmd.Context(), askTimeout)
+			defer cancel()
+			n, err := show(env.Stdout, o.format, admin.DialNearest().Ask(ctx, "/draining", nil), rows[inspect.Draining])
+			return noneOf("pod is being drained", n, err, env)
+		},
+	}
+	o.register(cmd, cmd.Flags())
+	return cmd
+}

@@ -1,0 +1,21 @@
+package direct
+
+import (
+	"fmt"
+	"testing"
+)
+
+// A change of one port: its slots, and where packets of them go.
+func BenchmarkChange(b *testing.B) {
+	weights := map[string]uint32{}
+	for i := range 20 {
+		weights[fmt.Sprintf("node-%d", i)] = uint32(1 + i%3)
+	}
+	before := owners(weights)
+	delete(weights, "node-7")
+	after := owners(weights)
+	p := Port{}.Next(before)
+	for b.Loop() {
+		p.Next(after).Choose(after, View{Self: "node-3", Reachable: all})
+	}
+}

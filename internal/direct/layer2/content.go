@@ -1,0 +1,260 @@
+package layer2
+
+import (
+	"slices"
+
+	"github.com/sluice-proxy/sluice/internal/direct"
+	"github.com/sluice-proxy/sluice/internal/linux/nft"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// content is what the tables hold besides the rules, for the devices.
+type content struct {
+	devices []nft.Device
+	small   map[place]map[string]nft.Element // all sets but those of slots, by key
+	ports   map[route.PortID]*rendered
+}
+
+// place is a set of a side.
+type place struct {
+	side
+	set string
+}
+
+// rendered is a port in the maps of slots.
+type rendered struct {
+	keys  []string    // of its frontends
+	nodes [3][]uint16 // by stage and slot: the number of the node; 0: none
+}
+
+// port is a port that is served directly.
+type port struct {
+	*route.Port
+	owners []route.Owner // to which slots belong
+	slots  direct.Port
+}
+
+func (p *port) external() (all []*route.Frontend) {
+	for i := range p.Frontends {
+		if f := &p.Frontends[i]; f.External() {
+			all = append(all, f)
+		}
+	}
+	return all
+}
+
+// render returns the slots of a port. Only nodes that can be reached have a number.
+func (p *port) render(self string, r *reach, number func(string) uint16) *rendered {
+	c := p.slots.Choose(p.owners, direct.View{Self: self, Reachable: func(node string) bool {
+		_, can := r.links[linkKey{node, p.Family}]
+		return can
+	}})
+	out := &rendered{}
+	for _, f := range p.external() {
+		out.keys = append(out.keys, keyOf(f, p.Protocol))
+	}
+	for i, names := range [][]string{entering: c.Entering, unknown: c.Unknown, lost: c.Lost} {
+		out.nodes[i] = make([]uint16, direct.Slots)
+		for slot, name := range names {
+			if name != "" {
+				out.nodes[i][slot] = number(name)
+			}
+		}
+	}
+	return out
+}
+
+// addSmall adds a port to the small sets.
+func (c *content) addSmall(p *port) {
+	for _, s := range sides() {
+		if familyOf(p.Family) != s.ip {
+			continue
+		}
+		for _, f := range p.external() {
+			c.put(s, s.vips(), nft.Element{Key: string(nft.Key{}.Addr(f.Addr))})
+			if p.Affinity > 0 {
+				c.put(s, s.byClient(), nft.Element{Key: keyOf(f, p.Protocol)})
+			}
+		}
+	}
+}
+
+// addNodes adds the reachable nodes to the small sets.
+func (c *content) addNodes(r *reach, number func(string) uint16) {
+	for key, l := range r.links {
+		for _, s := range sides() {
+			if familyOf(key.family) == s.ip {
+				c.put(s, s.nodes(l.device), nft.Element{
+					Key: string(nft.Key{}.Index(value(number(key.node)))), Data: string(nft.Key{}.Addr(l.addr)),
+				})
+			}
+		}
+	}
+	for mac := range r.macs {
+		c.put(sides()[0], peers(), nft.Element{Key: string(nft.Key{}.Ether(mac))})
+	}
+}
+
+// value is a node in the priority of a packet: greater than all slots, and with the lowest bits zero, by which queues
+// of devices choose.
+func value(node uint16) uint32 { return uint32(node) << 16 }
+
+func (c *content) put(s side, set nft.Set, e nft.Element) {
+	at := place{s, set.Name}
+	if c.small[at] == nil {
+		c.small[at] = map[string]nft.Element{}
+	}
+	c.small[at][e.Key] = e
+}
+
+// writer writes transactions of bounded size.
+type writer struct {
+	g      generation
+	room   int
+	commit func(*nft.Tx) error
+	tx     nft.Tx
+	err    error
+}
+
+// flush commits what is to be written.
+func (w *writer) flush() {
+	if w.err == nil && w.tx.Size() > 0 {
+		w.err = w.commit(&w.tx)
+	}
+	w.tx = nft.Tx{}
+}
+
+func (w *writer) flushIfFull() {
+	if w.tx.Bytes() > w.room*9/10 {
+		w.flush()
+	}
+}
+
+// update writes the difference of two contents with the same devices: what is referred to comes first, and goes last.
+func (w *writer) update(before, after *content) {
+	w.small(before, after, func(at place, set nft.Set, old, now *nft.Element) {
+		if old != nil && now != nil && *old != *now {
+			w.tx.Delete(at.table(w.g), set, *old)
+		}
+		if now != nil && (old == nil || *old != *now) {
+			w.tx.Add(at.table(w.g), set, *now)
+		}
+	})
+	for id, now := range after.ports {
+		if old := before.ports[id]; old != now {
+			w.port(id.Family, old, now)
+		}
+	}
+	for id, old := range before.ports {
+		if after.ports[id] == nil {
+			w.port(id.Family, old, nil)
+		}
+	}
+	w.small(before, after, func(at place, set nft.Set, old, now *nft.Element) {
+		if old != nil && now == nil {
+			w.tx.Delete(at.table(w.g), set, *old)
+		}
+	})
+	w.flush()
+}
+
+// small calls do for each element of small sets that either content has.
+func (w *writer) small(before, after *content, do func(at place, set nft.Set, old, now *nft.Element)) {
+	for _, s := range sides() {
+		for _, set := range s.sets(after.devices) {
+			at := place{s, set.Name}
+			for key, now := range after.small[at] {
+				var was *nft.Element
+				if old, has := before.small[at][key]; has {
+					was = &old
+				}
+				do(at, set, was, &now)
+				w.flushIfFull()
+			}
+			for key, old := range before.small[at] {
+				if _, stays := after.small[at][key]; !stays {
+					do(at, set, &old, nil)
+					w.flushIfFull()
+				}
+			}
+		}
+	}
+}
+
+// port writes the difference of a port in the maps of slots; nil: it is not there.
+func (w *writer) port(f route.Family, old, now *rendered) {
+	if old == nil {
+		old = &rendered{}
+	}
+	if now == nil {
+		now = &rendered{}
+	}
+	for _, s := range sides() {
+		if familyOf(f) != s.ip {
+			continue
+		}
+		for _, at := range s.stages() {
+			for _, key := range old.keys {
+				if !slices.Contains(now.keys, key) {
+					w.slots(s.slots(at), s.table(w.g), key, [2][]uint16{old.nodes[at], nil})
+				}
+			}
+			for _, key := range now.keys {
+				was := old.nodes[at]
+				if !slices.Contains(old.keys, key) {
+					was = nil
+				}
+				w.slots(s.slots(at), s.table(w.g), key, [2][]uint16{was, now.nodes[at]})
+			}
+		}
+	}
+}
+
+// slots writes the difference of the slots of a frontend in a map, before and after; nil: all are empty.
+func (w *writer) slots(set nft.Set, t nft.Table, key string, nodes [2][]uint16) {
+	at := func(list []uint16, slot int) uint16 {
+		if list == nil {
+			return 0
+		}
+		return list[slot]
+	}
+	for slot := range direct.Slots {
+		was, is := at(nodes[0], slot), at(nodes[1], slot)
+		if was == is {
+			continue
+		}
+		k := slotKey(key, slot)
+		if was != 0 {
+			w.tx.Delete(t, set, nft.Element{Key: k, Data: string(nft.Key{}.Index(value(was)))})
+		}
+		if is != 0 {
+			w.tx.Add(t, set, nft.Element{Key: k, Data: string(nft.Key{}.Index(value(is)))})
+		}
+		w.flushIfFull()
+	}
+}
+
+// slotKey returns the key of a slot of a frontend.
+func slotKey(frontend string, slot int) string {
+	return string(append(make(nft.Key, 0, len(frontend)+4), frontend...).Index(uint32(slot + 1)))
+}
+
+// build writes a generation, which must not exist. Its rules come last.
+func (w *writer) build(c *content) {
+	for _, t := range w.g.tables() {
+		w.tx.AddTable(t)
+	}
+	for _, s := range sides() {
+		for _, set := range s.sets(c.devices) {
+			w.tx.AddSet(s.table(w.g), set)
+		}
+	}
+	w.flush()
+	w.update(&content{}, c)
+	for t, chains := range w.g.chains(c.devices) {
+		for _, chain := range chains {
+			w.tx.SetChain(t, chain)
+		}
+	}
+	w.flush()
+}

@@ -1,0 +1,374 @@
+// Package layer2 makes the nodes of one network pass connections of clients outside on to each other, unchanged, by
+// rules of nf_tables. Its tables stay in the kernel when the process ends.
+package layer2
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/direct"
+	"github.com/sluice-proxy/sluice/internal/linux/nft"
+	"github.com/sluice-proxy/sluice/internal/linux/rtnl"
+	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/slots"
+	"github.com/sluice-proxy/sluice/internal/work"
+)
+
+// Kernel reads and writes nf_tables: nft.Conn.
+type Kernel interface {
+	Commit(ctx context.Context, tx *nft.Tx) error
+	DeleteTables(ctx context.Context, tables ...nft.Table) error
+	Has(ctx context.Context, t nft.Table, chain string) (bool, error)
+	Read(ctx context.Context, t nft.Table, expected []nft.ExpectedKeys) (*nft.State, error)
+}
+
+// Options for New. All are needed.
+type Options struct {
+	Kernel Kernel
+	Room   func() int // bytes of a transaction
+	Watch  func(ctx context.Context, tables []nft.Table, subscribed func(), report func(nft.Edit)) error
+	Peers  *cluster.Peers
+	Self   string // the name of this node
+
+	// Neighbours returns how this host reaches addresses (rtnl.Links).
+	Neighbours func(context.Context, []netip.Addr) (rtnl.Neighbourhood, error)
+
+	Failed func(error)
+}
+
+// Follower writes the tables. Its methods may be called from several goroutines.
+type Follower struct {
+	opt     Options
+	loop    *work.Loop
+	needed  chan struct{} // closed when a port is served directly for the first time
+	setNeed func()
+
+	mu      sync.Mutex
+	started bool // the first change was applied
+	ports   map[route.PortID]*port
+	changed map[route.PortID]bool // to be rendered
+	edited  bool                  // another program changed the tables
+	status  *plane.Direct
+
+	// Of update alone.
+	g       generation
+	written *content // nil: unknown
+	reach   *reach
+
+	recalled bool              // the tables of an earlier run were read
+	numbers  map[string]uint16 // of nodes
+}
+
+const (
+	// lookPeriod is the time between two looks at the neighbours. It is at least lookFactor times as long as a look takes.
+	lookPeriod = time.Second
+	lookFactor = 200
+)
+
+// New returns a Follower. It does nothing yet.
+func New(o Options) *Follower {
+	f := &Follower{
+		opt: o, needed: make(chan struct{}), ports: map[route.PortID]*port{}, changed: map[route.PortID]bool{},
+		numbers: map[string]uint16{},
+	}
+	f.setNeed = sync.OnceFunc(func() { close(f.needed) })
+	f.loop = work.New(f.update, o.Failed)
+	return f
+}
+
+// Applied implements plane.Follower. The first change stands for the whole table, so that tables that an earlier run
+// left are replaced by complete ones.
+func (f *Follower) Applied(c route.Change) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.started {
+		f.started = true
+		for _, svc := range c.Table.Services {
+			f.apply(nil, svc)
+		}
+		f.loop.Wake()
+		return
+	}
+	for _, t := range c.Touched {
+		f.apply(t.Old, t.New)
+	}
+}
+
+// apply replaces the ports of a Service.
+func (f *Follower) apply(old, now *route.Service) {
+	stays := map[route.PortID]bool{}
+	if now != nil {
+		for i := range now.Ports {
+			if p := &now.Ports[i]; len(p.Owners) > 0 {
+				f.set(p.ID(now.Name), p)
+				stays[p.ID(now.Name)] = true
+			}
+		}
+	}
+	if old == nil {
+		return
+	}
+	for i := range old.Ports {
+		id := old.Ports[i].ID(old.Name)
+		if f.ports[id] != nil && !stays[id] {
+			delete(f.ports, id)
+			f.changed[id] = true
+			f.loop.Wake()
+		}
+	}
+}
+
+func (f *Follower) set(id route.PortID, p *route.Port) {
+	if known := f.ports[id]; known != nil {
+		f.ports[id] = &port{Port: p, owners: known.owners, slots: known.slots}
+	} else {
+		f.ports[id] = &port{Port: p}
+	}
+	f.changed[id] = true
+	f.setNeed()
+	f.loop.Wake()
+}
+
+// Run writes the tables until the context ends.
+func (f *Follower) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return f.loop.Run(ctx) })
+	group.Go(func() error {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-f.needed:
+		}
+		return work.New(f.watch, f.opt.Failed).Run(ctx)
+	})
+	group.Go(func() error {
+		for {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-f.opt.Peers.Changed():
+				f.loop.Wake()
+			}
+		}
+	})
+	return group.Wait()
+}
+
+// watch receives edits of other programs until the context ends.
+func (f *Follower) watch(ctx context.Context) (time.Duration, error) {
+	edited := func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.edited = true
+		f.loop.Wake()
+	}
+	if err := f.opt.Watch(ctx, Tables(), func() {}, func(nft.Edit) { edited() }); err != nil {
+		return 0, fmt.Errorf("watch the tables %s, trying again: %w", generation(0).name(), err)
+	}
+	return 0, nil
+}
+
+// update writes what has changed. It returns the time until the next look at the neighbours; 0: none is needed.
+func (f *Follower) update(ctx context.Context) (time.Duration, error) {
+	ports, changed, idle := f.take()
+	if idle {
+		return 0, nil
+	}
+	if len(ports) == 0 {
+		return 0, f.remove(ctx)
+	}
+	f.opt.Peers.Want()
+	nodes, listed := f.opt.Peers.All()
+	if !listed {
+		return 0, nil // a change wakes
+	}
+	if err := f.remember(ctx, nodes, ports); err != nil {
+		return 0, f.again(changed, err)
+	}
+	began := time.Now()
+	keys, addrs := addresses(f.opt.Self, nodes)
+	n, err := f.opt.Neighbours(ctx, addrs)
+	if err != nil {
+		return 0, f.again(changed, err)
+	}
+	next := max(lookPeriod, lookFactor*time.Since(began))
+	now := judge(keys, n)
+	if err := f.write(ctx, ports, changed, now); err != nil {
+		return 0, f.again(changed, err)
+	}
+	f.publish(keys, ports)
+	return next, nil
+}
+
+// take returns the ports, with the slots that follow from their owners, and those that have changed.
+func (f *Follower) take() (ports map[route.PortID]*port, changed map[route.PortID]bool, idle bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.edited {
+		f.edited, f.written = false, nil
+	}
+	changed, f.changed = f.changed, map[route.PortID]bool{}
+	for id := range changed {
+		if p := f.ports[id]; p != nil && !slices.Equal(p.owners, p.Owners) {
+			f.ports[id] = &port{p.Port, p.Owners, p.slots.Next(p.Owners)}
+		}
+	}
+	return maps.Clone(f.ports), changed, !f.started
+}
+
+// remember recalls the former owners once, and keeps them.
+func (f *Follower) remember(ctx context.Context, nodes []*cluster.Node, ports map[route.PortID]*port) error {
+	if f.recalled {
+		return nil
+	}
+	names := map[netip.Addr]string{}
+	keys, addrs := addresses(f.opt.Self, nodes)
+	for i, a := range addrs {
+		names[a] = keys[i].node
+	}
+	if err := f.recall(ctx, ports, names); err != nil {
+		return err
+	}
+	f.recalled = true
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for id, p := range ports {
+		if now := f.ports[id]; now != nil {
+			f.ports[id] = &port{now.Port, p.owners, p.slots}
+		}
+	}
+	return nil
+}
+
+// again has ports rendered by the next update, which reads the kernel.
+func (f *Follower) again(changed map[route.PortID]bool, err error) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for id := range changed {
+		f.changed[id] = true
+	}
+	f.written = nil
+	return err
+}
+
+// write brings the tables to what follows from the ports and the reach.
+func (f *Follower) write(
+	ctx context.Context, ports map[route.PortID]*port, changed map[route.PortID]bool, r *reach,
+) error {
+	same := r.equal(f.reach)
+	if f.written != nil && same && len(changed) == 0 {
+		return nil
+	}
+	c := &content{devices: r.devices, small: map[place]map[string]nft.Element{}, ports: map[route.PortID]*rendered{}}
+	for id, p := range ports {
+		c.addSmall(p)
+		if f.written != nil && same && !changed[id] {
+			c.ports[id] = f.written.ports[id]
+			continue
+		}
+		c.ports[id] = p.render(f.opt.Self, r, f.number)
+	}
+	c.addNodes(r, f.number)
+	w := &writer{g: f.g, room: f.opt.Room(), commit: func(tx *nft.Tx) error { return f.opt.Kernel.Commit(ctx, tx) }}
+	if f.written != nil && slices.Equal(f.written.devices, c.devices) {
+		w.update(f.written, c)
+	} else if err := f.rebuild(ctx, w, c); err != nil {
+		return err
+	}
+	f.written, f.reach = c, r
+	return w.err
+}
+
+// rebuild writes another generation, and deletes the one that is there after that.
+func (f *Follower) rebuild(ctx context.Context, w *writer, c *content) error {
+	there, err := existing(ctx, f.opt.Kernel)
+	if err != nil {
+		return err
+	}
+	f.g = 0
+	if slices.ContainsFunc(there, func(t nft.Table) bool { return t.Name == f.g.name() }) {
+		f.g = 1
+	}
+	w.g = f.g
+	if err := f.opt.Kernel.DeleteTables(ctx, f.g.tables()...); err != nil {
+		return err
+	}
+	if w.build(c); w.err != nil {
+		return w.err
+	}
+	return f.opt.Kernel.DeleteTables(ctx, (1 - f.g).tables()...)
+}
+
+// number returns the number of a node, from 1 on. It stays the same.
+func (f *Follower) number(node string) uint16 {
+	if f.numbers[node] == 0 {
+		f.numbers[node] = uint16(len(f.numbers) + 1)
+	}
+	return f.numbers[node]
+}
+
+// remove deletes the tables.
+func (f *Follower) remove(ctx context.Context) error {
+	_, err := Remove(ctx, f.opt.Kernel)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.written, f.status = nil, nil
+	return err
+}
+
+// Remove deletes all tables of this package, and returns a few words for each.
+func Remove(ctx context.Context, k Kernel) (removed []string, err error) {
+	there, err := existing(ctx, k)
+	if err != nil || len(there) == 0 {
+		return nil, err
+	}
+	for _, t := range there {
+		removed = append(removed, "table "+t.String())
+	}
+	return removed, k.DeleteTables(ctx, there...)
+}
+
+// existing returns the tables that exist.
+func existing(ctx context.Context, k Kernel) (there []nft.Table, err error) {
+	for _, t := range Tables() {
+		has, err := k.Has(ctx, t, "")
+		if err != nil {
+			return nil, err
+		}
+		if has {
+			there = append(there, t)
+		}
+	}
+	return there, nil
+}
+
+// publish updates the status.
+func (f *Follower) publish(keys []linkKey, ports map[route.PortID]*port) {
+	var sum slots.Checksum
+	for id, p := range ports {
+		direct.Sum(&sum, id, p.owners)
+	}
+	s := &plane.Direct{Ports: len(ports), Checksum: sum.String()}
+	for _, k := range keys {
+		s.Peers = append(s.Peers, plane.Peer{Node: k.node, Family: k.family.String(), Why: f.reach.why[k]})
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.status = s
+}
+
+// Status returns the present state; nil if no port is served directly.
+func (f *Follower) Status() *plane.Direct {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.status
+}

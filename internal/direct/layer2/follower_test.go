@@ -1,0 +1,242 @@
+package layer2
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/linux/nft"
+	"github.com/sluice-proxy/sluice/internal/linux/rtnl"
+	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// fake is nf_tables in memory that knows which tables exist.
+type fake struct {
+	*nft.Fake
+
+	edit func(nft.Edit)
+}
+
+func (f *fake) Has(_ context.Context, t nft.Table, _ string) (bool, error) {
+	return f.Tables[t] != nil, nil
+}
+
+func (f *fake) Watch(ctx context.Context, _ []nft.Table, _ func(), report func(nft.Edit)) error {
+	f.edit = report
+	<-ctx.Done()
+	return nil
+}
+
+// world is a Follower of node a beside nodes b and c, in a synctest bubble.
+type world struct {
+	*testing.T
+	kernel *fake
+	peers  *cluster.Peers
+	near   map[netip.Addr]*rtnl.Neighbour
+	table  *route.Table
+	f      *Follower
+}
+
+func newWorld(t *testing.T, kernel *fake) *world {
+	w := &world{T: t, kernel: kernel, peers: cluster.NewStore().Peers(), near: map[netip.Addr]*rtnl.Neighbour{}}
+	for i, name := range []string{"a", "b", "c"} {
+		addr := netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)})
+		w.peers.Set(&cluster.Node{Name: name, Addresses: []netip.Addr{addr}})
+		w.near[addr] = &rtnl.Neighbour{
+			Addr: addr, Device: rtnl.Device{Name: "eth0", Index: 2}, MAC: [6]byte{2, 0, 0, 0, 0, byte(i + 1)}, Resolved: true,
+		}
+	}
+	w.peers.Listed()
+	w.table = &route.Table{Services: map[cluster.Name]*route.Service{}}
+	w.f = New(Options{
+		Kernel: kernel, Watch: kernel.Watch, Room: func() int { return 1 << 30 },
+		Peers: w.peers, Self: "a", Neighbours: w.neighbours,
+		Failed: func(err error) { t.Error(err) },
+	})
+	return w
+}
+
+func (w *world) neighbours(_ context.Context, peers []netip.Addr) (n rtnl.Neighbourhood, err error) {
+	n.Uplinks = []rtnl.Device{{Name: "eth0", Index: 2}}
+	for _, a := range peers {
+		n.Peers = append(n.Peers, w.near[a])
+	}
+	return n, nil
+}
+
+// run runs the Follower during the test.
+func (w *world) run() {
+	ctx, stop := context.WithCancel(w.Context())
+	done := make(chan error)
+	go func() { done <- w.f.Run(ctx) }()
+	w.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			w.Error(err)
+		}
+	})
+}
+
+// apply gives a Service owners; none: it is not direct.
+func (w *world) apply(name string, vip byte, owners ...string) {
+	svc := &route.Service{Name: cluster.Name{Namespace: "default", Name: name}}
+	p := route.Port{Protocol: cluster.TCP, Family: route.IPv4, Frontends: []route.Frontend{
+		{Kind: route.ClusterIP, Addr: netip.MustParseAddr("172.30.0.1"), Port: 80},
+		{Kind: route.LoadBalancer, Addr: netip.AddrFrom4([4]byte{198, 51, 100, vip}), Port: 80},
+	}}
+	for _, o := range owners {
+		p.Owners = append(p.Owners, route.Owner{Node: o, Weight: 1})
+	}
+	svc.Ports = []route.Port{p}
+	old := w.table.Services[svc.Name]
+	w.table.Services[svc.Name] = svc
+	w.f.Applied(route.Change{Table: w.table, Touched: []route.Touch{{Name: svc.Name, Old: old, New: svc}}})
+	synctest.Wait()
+}
+
+// text returns the elements of all tables, whatever their generation and the numbers of nodes.
+func (w *world) text() string {
+	text := map[string]bool{}
+	for t, state := range w.kernel.Tables {
+		nodes := nodesIn(state, map[netip.Addr]string{
+			netip.MustParseAddr("10.0.0.2"): "b", netip.MustParseAddr("10.0.0.3"): "c",
+		})
+		for name, set := range state.Sets {
+			for _, e := range set.Elements.All() {
+				data := nodes[e.Data]
+				if strings.HasPrefix(name, "nodes-") {
+					e.Key = ""
+				}
+				if data == "" {
+					data = fmt.Sprintf("%x", e.Data)
+				}
+				text[fmt.Sprintf("%s %s %x: %s", t.Family, name, e.Key, data)] = true
+			}
+		}
+	}
+	return fmt.Sprint(text)
+}
+
+func (w *world) tables() (names []string) {
+	for t := range w.kernel.Tables {
+		names = append(names, t.Name)
+	}
+	return names
+}
+
+// Changes lead to the same tables as if everything had been written at once, and cost a transaction each.
+func TestChangesLeadToTheSameTables(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, &fake{Fake: nft.NewFake()})
+		w.run()
+		w.apply("web", 1, "a", "b")
+		w.apply("shop", 2, "c")
+		before := w.kernel.Commits
+		w.apply("shop", 2, "b")
+		w.apply("shop", 2)
+		w.apply("mail", 3, "b", "c")
+		if n := w.kernel.Commits - before; n != 3 {
+			t.Errorf("three changes take %d transactions", n)
+		}
+		other := newWorld(t, &fake{Fake: nft.NewFake()})
+		other.apply("web", 1, "a", "b")
+		other.apply("mail", 3, "b", "c")
+		other.run()
+		synctest.Wait()
+		if diff := cmp.Diff(other.text(), w.text()); diff != "" {
+			t.Errorf("tables (-at once +by changes):\n%s", diff)
+		}
+		want := &plane.Direct{Ports: 2, Checksum: w.f.Status().Checksum, Peers: []plane.Peer{
+			{Node: "b", Family: "IPv4"}, {Node: "c", Family: "IPv4"},
+		}}
+		if diff := cmp.Diff(want, w.f.Status()); diff != "" || other.f.Status().Checksum != want.Checksum {
+			t.Errorf("status (-want +got), other checksum %s:\n%s", other.f.Status().Checksum, diff)
+		}
+	})
+}
+
+// Without ports there are no tables, even if an earlier run left some.
+func TestTablesGoWithTheLastPort(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kernel := &fake{Fake: nft.NewFake()}
+		w := newWorld(t, kernel)
+		w.run()
+		w.apply("web", 1, "b")
+		if got := w.tables(); len(got) != 3 {
+			t.Fatalf("tables %v, want 3", got)
+		}
+		again := newWorld(t, kernel)
+		again.run()
+		again.apply("web", 1)
+		if got := w.tables(); len(got) > 0 || again.f.Status() != nil {
+			t.Errorf("tables %v with status %v, want none", got, again.f.Status())
+		}
+	})
+}
+
+// A restart and an edit of another program lead to the same tables under the other name, with the former owners.
+func TestTablesAreRebuilt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kernel := &fake{Fake: nft.NewFake()}
+		w := newWorld(t, kernel)
+		w.run()
+		w.apply("web", 1, "b", "c")
+		w.apply("web", 1, "a", "b")
+		want := w.text()
+		kernel.edit(nft.Edit{})
+		synctest.Wait()
+		if got := w.tables(); got[0] != generation(1).name() || len(got) != 3 || w.text() != want {
+			t.Errorf("after an edit there are %v (-want +got):\n%s", got, cmp.Diff(want, w.text()))
+		}
+		again := newWorld(t, kernel)
+		again.apply("web", 1, "a", "b")
+		again.run()
+		synctest.Wait()
+		if got := w.tables(); got[0] != generation(0).name() || len(got) != 3 {
+			t.Errorf("after a restart there are %v", got)
+		}
+		was, is := w.f.written.ports[webPort()], again.f.written.ports[webPort()]
+		if diff := cmp.Diff(was.nodes[entering], is.nodes[entering]); diff != "" {
+			t.Errorf("owners after a restart (-before +after):\n%s", diff)
+		}
+		for slot, before := range was.nodes[unknown] {
+			if now := is.nodes[unknown][slot]; (before == 0) != (now == 0) {
+				t.Fatalf("slot %d: node %d was before this one, after the restart it is %d", slot, before, now)
+			}
+		}
+	})
+}
+
+func webPort() route.PortID {
+	return route.PortID{
+		Service: cluster.Name{Namespace: "default", Name: "web"}, Protocol: cluster.TCP, Family: route.IPv4,
+	}
+}
+
+// Neighbours are looked at again each second: one that no longer answers gets nothing.
+func TestANeighbourThatIsGoneGetsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, &fake{Fake: nft.NewFake()})
+		w.run()
+		w.apply("web", 1, "b", "c")
+		w.near[netip.MustParseAddr("10.0.0.3")].Resolved = false
+		synctest.Wait()
+		for w.f.Status().Peers[1].Why == "" {
+			w.f.loop.Wake()
+			synctest.Wait()
+		}
+		rendered := w.f.written.ports[webPort()].nodes[entering]
+		for slot, node := range rendered {
+			if node != w.f.numbers["b"] {
+				t.Fatalf("slot %d goes to node %d, want b, %d", slot, node, w.f.numbers["b"])
+			}
+		}
+	})
+}

@@ -1,0 +1,66 @@
+package layer2
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-proxy/sluice/internal/linux/nft"
+)
+
+// The rules of one family, as nft prints them. KEY is the key of a frontend.
+func TestRules(t *testing.T) {
+	var b strings.Builder
+	chains := generation(0).chains([]nft.Device{{Name: "eth0", Index: 2}, {Name: "eth1", Index: 3}})
+	for _, table := range generation(0).tables()[:2] {
+		for _, c := range chains[table] {
+			if strings.HasSuffix(c.Name, "ip6") {
+				continue
+			}
+			b.WriteString(table.String() + " " + c.Name + "\n")
+			for _, r := range c.Rules {
+				b.WriteString("\t" + strings.ReplaceAll(r.String(), "ip daddr . ip protocol . th dport", "KEY") + "\n")
+			}
+		}
+	}
+	const want = `netdev sluice-direct forward-ip
+	meta protocol ip ip daddr != @vips-ip accept
+	meta protocol ip ip frag-off & 0x3fff != 0 accept
+	meta protocol ip meta priority set jhash ip saddr . th sport mod 1021 seed 0x51 offset 1
+	meta protocol ip KEY @by-client-ip meta priority set jhash ip saddr mod 1021 seed 0x51 offset 1
+	meta protocol ip meta priority set KEY . meta priority map @owners-ip
+	meta protocol ip ip ttl > 1 fwd ip to meta priority map @nodes-2-ip device "eth0"
+	meta protocol ip ip ttl > 1 fwd ip to meta priority map @nodes-3-ip device "eth1"
+	meta priority set none
+netdev sluice-direct ingress-2
+	ether saddr @peers accept
+	meta protocol ip goto forward-ip
+	meta protocol ip6 goto forward-ip6
+netdev sluice-direct ingress-3
+	ether saddr @peers accept
+	meta protocol ip goto forward-ip
+	meta protocol ip6 goto forward-ip6
+ip sluice-direct pass
+	dup to meta priority map @nodes-2 device "eth0" drop
+	dup to meta priority map @nodes-3 device "eth1" drop
+	meta priority set none
+ip sluice-direct unknown
+	meta l4proto tcp meta priority set jhash ip saddr . th sport mod 1021 seed 0x51 offset 1
+	meta l4proto tcp KEY @by-client meta priority set jhash ip saddr mod 1021 seed 0x51 offset 1
+	meta priority set KEY . meta priority map @owners ip ttl set 16 goto pass
+	meta priority set none
+ip sluice-direct lost
+	meta l4proto tcp meta priority set jhash ip saddr . th sport mod 1021 seed 0x51 offset 1
+	meta l4proto tcp KEY @by-client meta priority set jhash ip saddr mod 1021 seed 0x51 offset 1
+	meta priority set KEY . meta priority map @former goto pass
+	meta priority set KEY . meta priority map @owners goto pass
+	meta priority set none
+ip sluice-direct prerouting
+	ct state new meta l4proto tcp tcp flags & syn == 0 ip ttl > 16 ip daddr @vips goto unknown
+	ct state new meta l4proto tcp tcp flags & syn == 0 ip ttl > 12 ip daddr @vips goto lost
+`
+	if diff := cmp.Diff(want, b.String()); diff != "" {
+		t.Errorf("rules (-want +got):\n%s", diff)
+	}
+}

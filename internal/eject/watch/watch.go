@@ -1,0 +1,277 @@
+// Package watch notices connections that fail, by looking at conntrack beside all rules, and sets the shares of the
+// backends to which they failed. Package eject decides.
+package watch
+
+import (
+	"context"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/eject"
+	"github.com/sluice-proxy/sluice/internal/linux/conntrack"
+	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+const (
+	period     = 400 * time.Millisecond  // between looks while a Service uses ejection
+	slowPeriod = 5 * time.Second         // while none does
+	overdue    = 1200 * time.Millisecond // a SYN without an answer for this long is a failure; it was sent again after 1 s
+	trialPause = 2 * time.Second         // the same while the backend is on trial
+	relist     = 5 * time.Second         // between listings of the connections to a backend that is not decided on
+
+	mostPending = 4096    // unanswered connections to one backend that are followed
+	mostOpen    = 64      // failed connections to one backend that are asked again
+	mostTargets = 1 << 16 // whose failures are counted
+	mostEvents  = 5000    // refusals a second that are read
+)
+
+// Table is conntrack.Table.
+type Table interface {
+	Each(ctx context.Context, f conntrack.Filter, fn func(conntrack.Entry) error) error
+	Get(ctx context.Context, e conntrack.Entry) (conntrack.Entry, bool, error)
+	Refusals(ctx context.Context, subscribed func(), fn func(conntrack.Entry)) error
+	Close() error
+}
+
+// Options for New.
+type Options struct {
+	Table  Table                              // Run closes it
+	Shares func(cluster.Name, cluster.Shares) // cluster.Store.SetShares
+	Direct bool                               // backends may be reached without a translation
+	Before Saved                              // of an earlier run
+	CPU    func() time.Duration               // of this thread; looks pause by it
+
+	Changed func(Change) // called for each backend that is ejected
+	Save    func(Saved)  // called after each change of a standing
+	Failed  func(error)  // called when the table cannot be read, once for each reason
+}
+
+// Change is a backend that was ejected.
+type Change struct {
+	ID       route.PortID
+	Backend  netip.AddrPort
+	Standing eject.Standing
+}
+
+// Saved is the state that outlives the process.
+type Saved []SavedBackend
+
+// SavedBackend is a backend that is not In, or was ejected lately.
+type SavedBackend struct {
+	Namespace string         `json:"namespace"`
+	Service   string         `json:"service"`
+	Port      string         `json:"port"`
+	Backend   netip.AddrPort `json:"backend"`
+	eject.Standing
+}
+
+// Part looks at conntrack beside the loop. Its methods may be called by several goroutines.
+type Part struct {
+	opt  Options
+	wake chan struct{}
+
+	mu       sync.Mutex
+	services map[cluster.Name][]*port   // with ejection
+	fronts   map[route.Key]*port        // of these
+	backends map[netip.AddrPort][]*port // of these
+	active   map[*port]bool             // with evidence or standings
+	left     map[cluster.Name]bool      // Services whose shares are to be set
+	restored map[cluster.Name]Saved     // until the first change was applied
+	waiting  map[uint32]*waiting        // unanswered connections, by ID
+	failed   map[plane.Target]plane.Failed
+	ejected  uint64 // ejections so far
+	events   events
+}
+
+// port is a Service port with ejection.
+type port struct {
+	id route.PortID
+	eject.Port
+
+	fronts   []route.Key
+	subjects map[netip.AddrPort]*subject
+}
+
+// waiting is a connection without an answer.
+type waiting struct {
+	backend netip.AddrPort
+	first   time.Time // look that listed it
+	counted bool
+}
+
+// events bounds how many refusals are read.
+type events struct {
+	second time.Time
+	n      int
+}
+
+// New returns a Part, and sets the shares of the earlier run.
+func New(opt Options) *Part {
+	p := &Part{
+		opt: opt, wake: make(chan struct{}, 1),
+		services: map[cluster.Name][]*port{}, fronts: map[route.Key]*port{}, backends: map[netip.AddrPort][]*port{},
+		active: map[*port]bool{}, left: map[cluster.Name]bool{}, restored: map[cluster.Name]Saved{},
+		waiting: map[uint32]*waiting{}, failed: map[plane.Target]plane.Failed{},
+	}
+	for _, s := range opt.Before {
+		name := cluster.Name{Namespace: s.Namespace, Name: s.Service}
+		p.restored[name] = append(p.restored[name], s)
+	}
+	for name, list := range p.restored {
+		shares := cluster.Shares{}
+		for _, s := range list {
+			if share := s.Share(); share.Part < cluster.Whole {
+				shares[cluster.ShareKey{Port: s.Port, Backend: s.Backend}] = share
+			}
+		}
+		opt.Shares(name, shares)
+	}
+	return p
+}
+
+// Applied implements proxy.Follower.
+func (p *Part) Applied(change route.Change) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, t := range change.Touched {
+		p.replace(t.Name, t.New)
+	}
+	for name := range p.restored {
+		p.left[name] = true // some backends may be gone
+	}
+	p.restored = nil
+	p.awake()
+}
+
+func (p *Part) awake() {
+	select {
+	case p.wake <- struct{}{}:
+	default: // Run wakes anyway
+	}
+}
+
+// replace replaces the ports of a Service; nil: it was deleted. What is known of a port stays.
+func (p *Part) replace(name cluster.Name, svc *route.Service) {
+	before := map[route.PortID]*port{}
+	for _, q := range p.services[name] {
+		before[q.id] = q
+		if len(q.Standings) > 0 {
+			p.left[name] = true
+		}
+		p.forget(q)
+	}
+	delete(p.services, name)
+	if svc != nil {
+		for i := range svc.Ports {
+			if rp := &svc.Ports[i]; rp.Ejection.On() {
+				p.add(before[rp.ID(name)], rp, name)
+			}
+		}
+	}
+}
+
+// forget removes a port from the indexes.
+func (p *Part) forget(q *port) {
+	for _, k := range q.fronts {
+		if p.fronts[k] == q {
+			delete(p.fronts, k)
+		}
+	}
+	for _, b := range q.Backends {
+		p.backends[b] = slices.DeleteFunc(p.backends[b], func(o *port) bool { return o == q })
+		if len(p.backends[b]) == 0 {
+			delete(p.backends, b)
+		}
+	}
+	delete(p.active, q)
+}
+
+// add adds a port. before is what is known of it; nil: nothing.
+func (p *Part) add(before *port, rp *route.Port, name cluster.Name) {
+	q := &port{id: rp.ID(name), subjects: map[netip.AddrPort]*subject{}}
+	q.Limits, q.Standings = rp.Ejection, map[netip.AddrPort]eject.Standing{}
+	q.Backends = slices.Concat(rp.Cluster, rp.Local, rp.Ejected)
+	slices.SortFunc(q.Backends, netip.AddrPort.Compare)
+	q.Backends = slices.Compact(q.Backends)
+	for i := range rp.Frontends {
+		q.fronts = append(q.fronts, rp.Key(&rp.Frontends[i]))
+		p.fronts[q.fronts[i]] = q
+	}
+	for _, s := range p.restored[name] {
+		if s.Port == q.id.Name && slices.Contains(q.Backends, s.Backend) {
+			q.Standings[s.Backend] = s.Standing
+		}
+	}
+	for _, b := range q.Backends {
+		p.backends[b] = append(p.backends[b], q)
+		if before == nil {
+			continue
+		}
+		if s, has := before.Standings[b]; has {
+			q.Standings[b] = s
+		}
+		if s := before.subjects[b]; s != nil {
+			q.subjects[b] = s
+		}
+	}
+	p.services[name] = append(p.services[name], q)
+	if len(q.Standings)+len(q.subjects) > 0 {
+		p.active[q] = true
+	}
+}
+
+// Failed returns the failures since the start.
+func (p *Part) Failed() map[plane.Target]plane.Failed {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return maps.Clone(p.failed)
+}
+
+// Counts are numbers for metrics.
+type Counts struct {
+	Ejections uint64 // since the start
+	Ejected   int    // backends that are ejected now, those on trial included
+}
+
+// Counts returns the numbers.
+func (p *Part) Counts() Counts {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c := Counts{Ejections: p.ejected}
+	for q := range p.active {
+		for _, s := range q.Standings {
+			if s.Phase == eject.Ejected || s.Phase == eject.Trial {
+				c.Ejected++
+			}
+		}
+	}
+	return c
+}
+
+// Saved returns the state for another run.
+func (p *Part) Saved() Saved {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var all Saved
+	for q := range p.active {
+		for b, s := range q.Standings {
+			all = append(all, SavedBackend{q.id.Service.Namespace, q.id.Service.Name, q.id.Name, b, s})
+		}
+	}
+	return all
+}
+
+// Valid returns the backends whose state makes sense at a time: a clock may have jumped, and a file may be of anything.
+func (s Saved) Valid(now time.Time) (valid Saved) {
+	for _, b := range s {
+		if b.Backend.IsValid() && b.Standing.Valid(now) {
+			valid = append(valid, b)
+		}
+	}
+	return valid
+}

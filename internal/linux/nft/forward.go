@@ -1,0 +1,149 @@
+package nft
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/linux/nl"
+)
+
+// Device is a network interface.
+type Device struct {
+	Name  string
+	Index int
+}
+
+// FromEther matches packets that arrived on Ethernet from a hardware address in the set.
+func FromEther(set string) Statement {
+	const ethernet = 1 // ARPHRD_ETHER, linux/if_arp.h; nft prints no match of it before an Ethernet header
+	is := equals("", meta("", expr.MetaKeyIIFTYPE), binary.NativeEndian.AppendUint16(nil, ethernet))
+	in := In(set, payload("ether saddr", expr.PayloadBaseLLHeader, 6, 6))
+	return Statement{in.text, append(is.exprs, in.exprs...)}
+}
+
+// Of matches packets of the family, in a netdev table.
+func Of(f Family) Statement {
+	proto := uint16(unix.ETH_P_IP)
+	if f == IP6 {
+		proto = unix.ETH_P_IPV6
+	}
+	return equals("meta protocol "+f.String(), meta("", expr.MetaKeyPROTOCOL), binary.BigEndian.AppendUint16(nil, proto))
+}
+
+// NextHeader is the protocol in the network header: in IPv6 that of the first extension header, if there is one.
+func NextHeader(f Family) Field {
+	if f == IP4 {
+		return payload("ip protocol", expr.PayloadBaseNetworkHeader, 9, 1)
+	}
+	return payload("ip6 nexthdr", expr.PayloadBaseNetworkHeader, 6, 1)
+}
+
+// Fragment matches fragments of IPv4 packets.
+func Fragment() Statement {
+	const moreFragments, offset = 0x2000, 0x1fff
+	mask := binary.BigEndian.AppendUint16(nil, moreFragments|offset)
+	return Statement{"ip frag-off & 0x3fff != 0", []expr.Any{
+		payload("", expr.PayloadBaseNetworkHeader, 6, 2).load(reg1),
+		&expr.Bitwise{SourceRegister: reg1, DestRegister: reg1, Len: 2, Mask: mask, Xor: make([]byte, 2)},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg1, Data: make([]byte, 2)},
+	}}
+}
+
+// hops is the number of hops that the packet has left.
+func hops(f Family) (name string, offset uint32) {
+	if f == IP4 {
+		return "ip ttl", 8
+	}
+	return "ip6 hoplimit", 7
+}
+
+// HopsAbove matches packets that have more than n hops left.
+func HopsAbove(f Family, n uint8) Statement {
+	name, offset := hops(f)
+	return Statement{fmt.Sprintf("%s > %d", name, n), []expr.Any{
+		payload("", expr.PayloadBaseNetworkHeader, int(offset), 1).load(reg1),
+		&expr.Cmp{Op: expr.CmpOpGt, Register: reg1, Data: []byte{n}},
+	}}
+}
+
+// SetHops gives the packet n hops.
+func SetHops(f Family, n uint8) Statement {
+	name, offset := hops(f)
+	write := &expr.Payload{
+		OperationType: expr.PayloadWrite, SourceRegister: reg1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: 1,
+	}
+	if f == IP4 {
+		write.CsumType, write.CsumOffset = expr.CsumTypeInet, 10
+	}
+	return Statement{fmt.Sprintf("%s set %d", name, n), []expr.Any{
+		&expr.Immediate{Register: reg1, Data: []byte{n}}, write,
+	}}
+}
+
+// Midstream matches TCP packets without SYN of connections that conntrack does not know.
+func Midstream() Statement {
+	const isNew, syn = 1 << 3, 1 << 1 // NF_CT_STATE_BIT(IP_CT_NEW), TH_SYN
+	tcp := TCP()
+	known := append(bitwise(&expr.Ct{Key: expr.CtKeySTATE, Register: reg1}, isNew, 0),
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg1, Data: make([]byte, 4)})
+	flags := []expr.Any{
+		payload("", expr.PayloadBaseTransportHeader, 13, 1).load(reg1),
+		&expr.Bitwise{SourceRegister: reg1, DestRegister: reg1, Len: 1, Mask: []byte{syn}, Xor: []byte{0}},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: []byte{0}},
+	}
+	return Statement{"ct state new " + tcp.text + " tcp flags & syn == 0", append(append(known, tcp.exprs...), flags...)}
+}
+
+// TCP matches packets of TCP.
+func TCP() Statement { return equals("meta l4proto tcp", L4Proto(), []byte{unix.IPPROTO_TCP}) }
+
+// Accept accepts the packet.
+func Accept() Statement { return verdict("accept", expr.VerdictAccept, "") }
+
+// Forward sends the packet, as it is, to the neighbour whose address the map has for the fields; no match if there is
+// none. It ends the rule, in a netdev table.
+func Forward(f Family, to Device, neighbours string, fields ...Field) Statement {
+	text, exprs, _ := join(fields)
+	return Statement{
+		fmt.Sprintf("fwd %s to %s map @%s device %q", f, text, neighbours, to.Name),
+		append(exprs, lookup(neighbours, reg1), toDevice(to), &forward{family: f}),
+	}
+}
+
+// Copy sends a copy of the packet to the neighbour whose address the map has for the fields; no match if there is none.
+func Copy(to Device, neighbours string, fields ...Field) Statement {
+	text, exprs, _ := join(fields)
+	return Statement{
+		fmt.Sprintf("dup to %s map @%s device %q", text, neighbours, to.Name),
+		append(exprs, lookup(neighbours, reg1), toDevice(to),
+			&expr.Dup{RegAddr: reg1, RegDev: deviceRegister, IsRegDevSet: true}),
+	}
+}
+
+// deviceRegister is behind an address in register 1.
+const deviceRegister = unix.NFT_REG_2
+
+func toDevice(d Device) expr.Any {
+	return &expr.Immediate{Register: deviceRegister, Data: Key{}.Index(uint32(d.Index))}
+}
+
+// forward is the expression "fwd", which the library lacks.
+type forward struct {
+	expr.Any
+
+	family Family
+}
+
+// attributes encodes the expression.
+func (fwd *forward) attributes() []byte {
+	const sregDev, sregAddr, nfproto = 1, 2, 3 // NFTA_FWD_*, linux/netfilter/nf_tables.h
+	b := nl.AppendString(nil, unix.NFTA_EXPR_NAME, "fwd")
+	return nl.AppendNested(b, unix.NFTA_EXPR_DATA, func(to []byte) []byte {
+		to = nl.AppendUint32(to, sregDev, deviceRegister)
+		to = nl.AppendUint32(to, sregAddr, reg1)
+		return nl.AppendUint32(to, nfproto, uint32(fwd.family))
+	})
+}

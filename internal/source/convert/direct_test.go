@@ -1,0 +1,42 @@
+package convert
+
+import (
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// The annotation requests that nodes pass connections on. Another value, and a mode without this, are problems.
+func TestDirect(t *testing.T) {
+	const at = "Service default/web: metadata.annotations[sluice-proxy.github.io/external]: "
+	for _, c := range []struct {
+		value    string
+		convert  Converter
+		want     bool
+		problems []string
+	}{
+		{"", Converter{}, false, nil},
+		{"direct", Converter{Direct: true}, true, nil},
+		{"Direct", Converter{Direct: true}, false, []string{at + "Direct: ignored: expected direct"}},
+		{"direct", Converter{Mode: "iptables"}, true, []string{
+			at + "direct: mode iptables cannot do this and serves external addresses as without the annotation",
+		}},
+	} {
+		svc := &corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "default", Name: "web", Annotations: map[string]string{AnnotationExternal: c.value},
+			},
+			Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.1"},
+		}
+		got, problems := c.convert.Service(svc)
+		var texts []string
+		for _, p := range problems {
+			texts = append(texts, p.String())
+		}
+		if got.Direct != c.want || !slices.Equal(texts, c.problems) {
+			t.Errorf("%q: %v, problems %q, want %v, %q", c.value, got.Direct, texts, c.want, c.problems)
+		}
+	}
+}

@@ -1,0 +1,223 @@
+// Package traffic tells what the Services of this node do: new connections, live ones, those that failed, and who holds
+// the conntrack table.
+package traffic
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/linux/conntrack"
+	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/route"
+)
+
+// Listing is what the conntrack table held at a time. It does not change.
+type Listing struct {
+	At   time.Time     // when it began
+	Took time.Duration // to list the table and to count
+
+	Entries   uint64 // listed
+	Held      uint64 // entries of the table, as the kernel counts them
+	Limit     uint64 // of entries; 0: there is none, or it is not known
+	Accounted bool   // conntrack counts bytes
+
+	// Ports has the flows to Services, of both families: the Family of its keys is 0.
+	Ports map[route.PortID]PortFlows
+
+	// Clients are those with the most entries, the heaviest first. Each may have up to Slack entries more than it says.
+	Clients []Client
+	Slack   uint64
+}
+
+// Flows are the entries of a port or of a backend.
+type Flows struct {
+	Entries uint64 // also of connections that are closed, or that nobody has answered yet
+	Live    uint64 // open connections, and UDP flows
+
+	Sent, Received uint64 // bytes from and to clients, if the Listing is Accounted
+}
+
+// PortFlows are the flows to a port of a Service, and those to each backend, also to former ones.
+type PortFlows struct {
+	Flows
+
+	Backends map[netip.AddrPort]Flows
+}
+
+// Client is the entries that an address has opened, to whatever destination.
+type Client struct {
+	Addr          netip.Addr
+	Entries, Live uint64
+	Service       cluster.Name // to which it has the most entries; empty: to none
+}
+
+// Share returns a part of the table, from 0 to 1.
+func (l *Listing) Share(entries uint64) float64 {
+	if l.Entries == 0 {
+		return 0
+	}
+	return float64(entries) / float64(l.Entries)
+}
+
+// Services returns the entries of each Service.
+func (l *Listing) Services() map[cluster.Name]uint64 {
+	all := map[cluster.Name]uint64{}
+	for id, flows := range l.Ports {
+		all[id.Service] += flows.Entries
+	}
+	return all
+}
+
+// Heaviest returns the Service with the most entries; 0 entries: there is none.
+func (l *Listing) Heaviest() (name cluster.Name, entries uint64) {
+	for service, n := range l.Services() {
+		if n > entries || n == entries && service.Compare(name) < 0 {
+			name, entries = service, n
+		}
+	}
+	return name, entries
+}
+
+// flows counts entries. Its memory is bounded by the number of Services and backends, and by maxClients.
+type flows struct {
+	tracking plane.Tracking
+	ids      []route.PortID
+	fronts   map[route.Key]int32    // indexes of ids
+	backends map[plane.Target]int32 // nil if no connection has one as its destination
+	ports    map[int32]*PortFlows
+	clients  heavy
+	entries  uint64
+	bytes    bool
+}
+
+// newFlows returns a count for the Services of a Snapshot.
+func newFlows(routes *route.Snapshot, tracking plane.Tracking) *flows {
+	f := &flows{
+		tracking: tracking, fronts: map[route.Key]int32{}, ports: map[int32]*PortFlows{}, clients: newHeavy(maxClients),
+	}
+	if tracking == plane.Untranslated || tracking == plane.Relayed {
+		f.backends = map[plane.Target]int32{}
+	}
+	for svc := range routes.Services() {
+		for i := range svc.Ports {
+			f.index(&svc.Ports[i], svc.Name)
+		}
+	}
+	return f
+}
+
+func (f *flows) index(p *route.Port, service cluster.Name) {
+	id, at := bothFamilies(p.ID(service)), int32(len(f.ids))
+	f.ids = append(f.ids, id)
+	for i := range p.Frontends {
+		f.fronts[p.Key(&p.Frontends[i])] = at
+	}
+	if f.backends == nil {
+		return
+	}
+	for _, pool := range [][]netip.AddrPort{p.Cluster, p.Local} {
+		for _, b := range pool {
+			target := plane.Target{Protocol: p.Protocol, Backend: b}
+			if _, known := f.backends[target]; !known {
+				f.backends[target] = at
+			}
+		}
+	}
+}
+
+// bothFamilies returns the identity of a port whatever the family.
+func bothFamilies(id route.PortID) route.PortID {
+	id.Family = 0
+	return id
+}
+
+// noPort is the index of no port.
+const noPort int32 = -1
+
+// add counts an entry.
+func (f *flows) add(e conntrack.Entry) {
+	f.entries++
+	f.bytes = f.bytes || e.Accounted
+	live := !e.Closing() && !e.Opening()
+	at, backend := f.find(e)
+	f.clients.add(e.OrigSrc.Addr(), at, live)
+	if at == noPort {
+		return
+	}
+	of := f.ports[at]
+	if of == nil {
+		of = &PortFlows{Backends: map[netip.AddrPort]Flows{}}
+		f.ports[at] = of
+	}
+	of.Flows = of.plus(e, live)
+	if backend {
+		of.Backends[e.ReplySrc] = of.Backends[e.ReplySrc].plus(e, live)
+	}
+}
+
+func (f Flows) plus(e conntrack.Entry, live bool) Flows { //nolint:revive // a property of e
+	f.Entries++
+	f.Sent += e.Sent
+	f.Received += e.Received
+	if live {
+		f.Live++
+	}
+	return f
+}
+
+// find returns the port to which a connection goes, and whether the source of answers is its backend. A connection
+// whose destination is a backend counts for the first Service that has it, by name: nobody knows which one was meant.
+func (f *flows) find(e conntrack.Entry) (port int32, backend bool) {
+	protocol, family := cluster.Protocol(e.Protocol), route.FamilyOf(e.OrigDst.Addr())
+	if e.Translated() || e.ReplySrc != e.OrigDst {
+		key := route.Key{Family: family, Protocol: protocol, Port: e.OrigDst.Port(), Addr: e.OrigDst.Addr()}
+		at, known := f.fronts[key]
+		if !known {
+			key.Addr = netip.Addr{} // a node port
+			at, known = f.fronts[key]
+		}
+		if known {
+			return at, f.tracking != plane.Relayed
+		}
+		return noPort, false
+	}
+	if at, known := f.backends[plane.Target{Protocol: protocol, Backend: e.ReplySrc}]; known {
+		return at, true
+	}
+	return noPort, false
+}
+
+// listing returns what was counted.
+func (f *flows) listing() *Listing {
+	l := &Listing{Entries: f.entries, Accounted: f.bytes, Ports: map[route.PortID]PortFlows{}}
+	for at, flows := range f.ports {
+		sum := l.Ports[f.ids[at]]
+		if sum.Backends == nil {
+			sum.Backends = map[netip.AddrPort]Flows{}
+		}
+		sum.Flows = sum.sum(flows.Flows)
+		maps.Copy(sum.Backends, flows.Backends) // of one family, so that no other has them
+		l.Ports[f.ids[at]] = sum
+	}
+	for addr, c := range f.clients.all {
+		client := Client{Addr: addr, Entries: uint64(c.entries), Live: uint64(min(c.live, c.entries))}
+		if top := c.top(); top != noPort {
+			client.Service = f.ids[top].Service
+		}
+		l.Clients = append(l.Clients, client)
+	}
+	slices.SortFunc(l.Clients, func(a, b Client) int {
+		return cmp.Or(cmp.Compare(b.Entries, a.Entries), a.Addr.Compare(b.Addr))
+	})
+	l.Clients = slices.Clone(l.Clients[:min(len(l.Clients), listedClients)])
+	l.Slack = f.clients.lost
+	return l
+}
+
+func (f Flows) sum(o Flows) Flows {
+	return Flows{f.Entries + o.Entries, f.Live + o.Live, f.Sent + o.Sent, f.Received + o.Received}
+}
