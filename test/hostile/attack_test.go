@@ -73,7 +73,7 @@ func changeTimeout() time.Duration { return machine.Scale(30 * time.Second) }
 
 func attacks() []attack {
 	return slices.Concat(manifests(), claims(), largeServices(), oddObjects(), badClients(), controlSocket(),
-		neighbours(), editors(), proxied(), failures())
+		neighbours(), editors(), proxied(), failures(), drains())
 }
 
 // TestCostlyAttacks runs the rows that must run alone, one after another.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/drain"
+	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
@@ -179,8 +180,23 @@ func (i *Inspector) findPod(ctx context.Context, f Filter, name cluster.Name, at
 			pod.Addrs = append(pod.Addrs, addr)
 		}
 	}
-	if len(pod.Addrs) == 0 {
-		return drain.Pod{}, notFoundError{"pod", f}
+	switch {
+	case len(pod.Addrs) > 0:
+		return pod, nil
+	case at.IsValid() && isHere(v.Routes, at):
+		return drain.Pod{Addrs: []netip.Addr{at}}, nil
 	}
-	return pod, nil
+	return drain.Pod{}, notFoundError{"pod", f}
+}
+
+// isHere reports whether an address is that of a backend that may be on this node.
+func isHere(all *route.Snapshot, at netip.Addr) bool {
+	for svc := range all.Services() {
+		for i := range svc.Ports {
+			if slices.Contains(svc.Ports[i].Here, at) {
+				return true
+			}
+		}
+	}
+	return false
 }
