@@ -98,7 +98,7 @@ func testSteps() []step {
 			after:   []string{"sluice"},
 			command: goTest(), packages: []string{
 				"./test/conformance", "./test/exact", "./test/direct", "./test/lab", "./test/harness", "./test/rules",
-				"./test/demo",
+				"./test/demo", "./test/traffic",
 			},
 		},
 		{

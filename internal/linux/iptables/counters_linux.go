@@ -42,7 +42,7 @@ func translated(r io.Reader) (map[string]uint64, error) {
 		line := lines.Text()
 		ended = ended || line == "COMMIT"
 		counters, rule, counted := strings.Cut(line, "] -A ")
-		if !counted || !strings.HasPrefix(counters, "[") || !strings.Contains(rule, " -j DNAT ") {
+		if !counted || !strings.HasPrefix(counters, "[") || !strings.Contains(rule, "DNAT") || Target(rule) != "DNAT" {
 			continue
 		}
 		packets, _, _ := strings.Cut(counters[1:], ":")

@@ -13,6 +13,51 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/nl"
 )
 
+// Count counts packets in the counter of an element of a dynamic set, which Counters reads. Each packet restarts the
+// timeout of the element. If the key does not exist and the set is full the rule does not match.
+func Count(in string, timeout time.Duration, key ...Field) Statement {
+	text, exprs, _ := join(key)
+	text = "update @" + in + " { " + text + " timeout " + seconds(timeout) + " counter }"
+	return Statement{text, append(exprs, &expr.Dynset{
+		SrcRegKey: reg1, SetName: in, SetID: byName, Operation: unix.NFT_DYNSET_OP_UPDATE, Timeout: timeout,
+		Exprs: []expr.Any{&expr.Counter{}},
+	})}
+}
+
+// OriginalDestination is the destination address of the connection before it was translated.
+func OriginalDestination(f Family) Field {
+	key := expr.CtKey(ctDestination4)
+	if f == IP6 {
+		key = ctDestination6
+	}
+	return tracked("ct original "+f.String()+" daddr", key, original, Addr.width(f))
+}
+
+// OriginalDestinationPort is the destination port of the connection before it was translated. The rule must name the
+// protocol before it, or nft cannot load it.
+func OriginalDestinationPort() Field {
+	return tracked("ct original proto-dst", expr.CtKeyPROTODST, original, 4)
+}
+
+// AnswersFrom is the port from which answers come: the destination port after it was translated. In a rule that names
+// the protocol nft cannot print DestinationPort so that it loads again: it leaves the protocol out.
+func AnswersFrom() Field { return tracked("ct reply proto-src", expr.CtKeyPROTOSRC, reply, 4) }
+
+// The directions of a connection (IP_CT_DIR_...), and keys that the library does not have.
+const (
+	original = 0
+	reply    = 1
+
+	ctDestination4 = 20 // NFT_CT_DST_IP, linux/netfilter/nf_tables.h
+	ctDestination6 = 22 // NFT_CT_DST_IP6
+)
+
+func tracked(text string, key expr.CtKey, direction uint32, width int) Field {
+	return Field{text, width, func(reg uint32) expr.Any {
+		return &expr.Ct{Key: key, Register: reg, Direction: direction}
+	}}
+}
+
 // Counter is an element to which Count adds.
 type Counter struct {
 	Key     string
@@ -20,22 +65,19 @@ type Counter struct {
 	Expires time.Duration // until its timeout, unless a packet restarts that
 }
 
-// Counters lists the elements of a dynamic set; none if the set does not exist. While packets add elements, and others
-// time out, one may be missing, or be listed twice.
-func (c *Conn) Counters(ctx context.Context, t Table, set string) (list []Counter, err error) {
-	err = c.attempt(ctx, func() error {
+// Counters calls fn for each element of a dynamic set; for none if the set does not exist. While packets add elements,
+// and others time out, one may be missing, or come twice.
+func (c *Conn) Counters(ctx context.Context, t Table, set string, fn func(Counter)) error {
+	err := c.attempt(ctx, func() error {
 		x := c.exchange(t)
 		x.loose = true
 		defer func() { x.loose = false }()
-		return x.eachListed(set, func(e received) { list = append(list, Counter{e.Key, e.packets, e.expires}) })
+		return x.eachListed(set, func(e received) { fn(Counter{e.Key, e.packets, e.expires}) })
 	})
-	switch {
-	case errors.Is(err, unix.ENOENT):
-		return nil, nil
-	case err != nil:
-		return nil, errors.Join(ctx.Err(), fmt.Errorf("read counters of set %s in table %s: %w", set, t, err), c.redial())
+	if err == nil || errors.Is(err, unix.ENOENT) {
+		return nil
 	}
-	return list, nil
+	return errors.Join(ctx.Err(), fmt.Errorf("read counters of set %s in table %s: %w", set, t, err), c.redial())
 }
 
 // decodeCounter decodes an attribute of the expression of an element, which is a counter.
@@ -63,15 +105,4 @@ func number(data []byte) (uint64, error) {
 		return 0, fmt.Errorf("a number of an element has %d bytes", len(data))
 	}
 	return binary.BigEndian.Uint64(data), nil
-}
-
-// Count counts packets in the counter of an element of a dynamic set, which Counters reads. Each packet restarts the
-// timeout of the element. If the key does not exist and the set is full the rule does not match.
-func Count(in string, timeout time.Duration, key ...Field) Statement {
-	text, exprs, _ := join(key)
-	update := &expr.Dynset{
-		SrcRegKey: reg1, SetName: in, SetID: byName, Operation: unix.NFT_DYNSET_OP_UPDATE, Timeout: timeout,
-		Exprs: []expr.Any{&expr.Counter{}},
-	}
-	return Statement{"update @" + in + " { " + text + " timeout " + seconds(timeout) + " counter }", append(exprs, update)}
 }

@@ -102,38 +102,6 @@ func SourcePort() Field { return payload("th sport", expr.PayloadBaseTransportHe
 // DestinationPort is the packet's destination port.
 func DestinationPort() Field { return payload("th dport", expr.PayloadBaseTransportHeader, 2, 2) }
 
-// OriginalDestination is the destination address of the connection before it was translated.
-func OriginalDestination(f Family) Field {
-	key := expr.CtKey(ctDestination4)
-	if f == IP6 {
-		key = ctDestination6
-	}
-	return tracked("ct original "+f.String()+" daddr", key, original, Addr.width(f))
-}
-
-// OriginalDestinationPort is the destination port of the connection before it was translated. The rule must name the
-// protocol before it, or nft cannot load it.
-func OriginalDestinationPort() Field {
-	return tracked("ct original proto-dst", expr.CtKeyPROTODST, original, 4)
-}
-
-// AnswersFrom is the port from which answers come: the destination port after it was translated. After a rule that
-// names a protocol nft prints it differently from DestinationPort, of which it then takes the protocol for granted.
-func AnswersFrom() Field { return tracked("ct reply proto-src", expr.CtKeyPROTOSRC, reply, 4) }
-
-// The directions of a connection (IP_CT_DIR_...), and keys that the library does not have.
-const (
-	original = 0
-	reply    = 1
-
-	ctDestination4 = 20 // NFT_CT_DST_IP, linux/netfilter/nf_tables.h
-	ctDestination6 = 22 // NFT_CT_DST_IP6
-)
-
-func tracked(text string, key expr.CtKey, direction uint32, width int) Field {
-	return Field{text, width, func(reg uint32) expr.Any { return &expr.Ct{Key: key, Register: reg, Direction: direction} }}
-}
-
 // join loads fields one after the other from register 1 on, and returns their width in bytes.
 func join(fields []Field) (text string, exprs []expr.Any, width int) {
 	var texts []string
@@ -250,6 +218,9 @@ func Goto(chain string) Statement { return verdict("goto "+chain, expr.VerdictGo
 
 // Jump continues in another chain and returns at its end.
 func Jump(chain string) Statement { return verdict("jump "+chain, expr.VerdictJump, chain) }
+
+// Return continues behind the jump to this chain.
+func Return() Statement { return verdict("return", expr.VerdictReturn, "") }
 
 // Drop drops the packet.
 func Drop() Statement { return verdict("drop", expr.VerdictDrop, "") }

@@ -49,7 +49,7 @@ func everyRule(f Family) []Chain {
 		any = append(any, NewRule(s))
 	}
 	for _, protocol := range []uint8{unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_SCTP} {
-		any = append(any, NewRule(OfProtocol(protocol), Count("tallies", time.Hour, pairOf(f)...)))
+		any = append(any, NewRule(OfProtocol(protocol), Count("tallies", time.Hour, pairOf(f)...), Return()))
 	}
 	if f == IP4 {
 		any = append(any, NewRule(ToLoopback(f)), NewRule(FromLoopback()))

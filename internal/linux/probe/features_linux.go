@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sluice-proxy/sluice/internal/linux/nft"
 )
 
@@ -31,6 +33,7 @@ func features() []feature {
 		{"NAT chains", "a kernel with CONFIG_NFT_NAT", func(tx *nft.Tx, t nft.Table) {
 			addChain(tx, t, nat(nft.Prerouting))
 			addChain(tx, t, nat(nft.Output))
+			addChain(tx, t, nat(nft.Input))
 		}},
 		{"connection tracking state", "a kernel with CONFIG_NFT_CT", inChain(filter(), nft.Translated())},
 		{"random numbers (numgen)", "a kernel with CONFIG_NFT_NUMGEN", inChain(filter(), nft.Draw(1, 3))},
@@ -43,6 +46,7 @@ func features() []feature {
 		{"dnat to a map of address and port", "kernel 5.7 or newer with CONFIG_NFT_NAT", addTranslation},
 		{"verdict maps", "a kernel with CONFIG_NF_TABLES", addVerdictMap},
 		{"sets that packets add to, with timeouts", "a kernel with CONFIG_NF_TABLES", addDynamicMap},
+		{"sets with counters", "a kernel with CONFIG_NFT_COUNTER, or Linux 5.17 or newer", addCounters},
 	}
 }
 
@@ -85,6 +89,13 @@ func addDynamicMap(tx *nft.Tx, t nft.Table) {
 	clients := nft.Set{Name: "clients", Key: []nft.Type{nft.Addr}, Data: []nft.Type{nft.ClassID}, Dynamic: true, Size: 16}
 	tx.AddSet(t, clients)
 	addChain(tx, t, filter(), nft.Remember(clients.Name, time.Minute, nft.Priority(), nft.Source(t.Family)))
+}
+
+func addCounters(tx *nft.Tx, t nft.Table) {
+	counts := nft.Set{Name: "counts", Key: []nft.Type{nft.Addr, nft.Port, nft.Port}, Dynamic: true, Size: 16}
+	tx.AddSet(t, counts)
+	addChain(tx, t, nat(nft.Postrouting), nft.OfProtocol(unix.IPPROTO_TCP), nft.Count(counts.Name, time.Minute,
+		nft.OriginalDestination(t.Family), nft.OriginalDestinationPort(), nft.AnswersFrom()))
 }
 
 // sampleAddr returns an address of a family.

@@ -33,14 +33,14 @@ func (b builder) count() (rules []nft.Rule) {
 	for _, protocol := range []cluster.Protocol{cluster.TCP, cluster.UDP, cluster.SCTP} {
 		rules = append(rules, nft.NewRule(nft.OfProtocol(uint8(protocol)), nft.Count(b.name(countElement), countedFor,
 			nft.OriginalDestination(b.f), nft.L4Proto(), nft.OriginalDestinationPort(), nft.Destination(b.f), nft.AnswersFrom(),
-		)))
+		), nft.Return()))
 	}
 	return rules
 }
 
 // counters reads the counters of a set: nft.Conn.
 type counters interface {
-	Counters(ctx context.Context, t nft.Table, set string) ([]nft.Counter, error)
+	Counters(ctx context.Context, t nft.Table, set string, fn func(nft.Counter)) error
 }
 
 // counts has the new connections since it was read first.
@@ -54,35 +54,38 @@ type counts struct {
 }
 
 func newCounts(kernel counters) *counts {
-	return &counts{kernel: kernel, set: newLayout()[countElement].Name, now: time.Now, tally: plane.NewTally()}
+	return &counts{
+		kernel: kernel, set: newLayout()[countElement].Name, now: time.Now, tally: plane.NewTally(),
+	}
 }
 
 // Traffic implements plane.Opened.
 func (c *counts) Traffic(ctx context.Context, routes *route.Snapshot) (plane.Counted, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err := c.read(ctx, portsOf(routes)); err != nil {
+	if err := c.read(ctx, sync.OnceValue(func() portsByFront { return portsOf(routes) })); err != nil {
 		return nil, err
 	}
 	c.tally.Forget(routes, c.now())
 	return c.tally.Counted(), nil
 }
 
-// read adds what the kernel has counted for these ports since the last call. An element that a listing misses by chance
-// is the same as long as it has not expired.
-func (c *counts) read(ctx context.Context, ports portsByFront) error {
+// read adds what the kernel has counted for ports since the last call. An element that a listing misses by chance is
+// the same as long as it has not expired.
+func (c *counts) read(ctx context.Context, ports func() portsByFront) error {
 	for _, ip := range route.Families() {
-		elements, err := c.kernel.Counters(ctx, tableFor(ip), c.set)
-		if err != nil {
-			return err
-		}
 		now := c.now()
-		for _, e := range elements {
+		if err := c.kernel.Counters(ctx, tableFor(ip), c.set, func(e nft.Counter) {
 			expires := now.Add(e.Expires)
 			grown := c.tally.Grown(e.Key, e.Packets, expires)
-			if id, known := ports.find(ip, e.Key); known {
+			if grown == 0 {
+				return
+			}
+			if id, known := ports().find(ip, e.Key); known {
 				c.tally.Add(id, backendIn(e.Key[frontendWidth(ip):]), grown, expires)
 			}
+		}); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -90,6 +93,9 @@ func (c *counts) read(ctx context.Context, ports portsByFront) error {
 
 // portsByFront finds ports by their frontends.
 type portsByFront map[key]route.PortID
+
+// noPorts is for read, if nothing is to be added.
+func noPorts() portsByFront { return nil }
 
 func portsOf(routes *route.Snapshot) portsByFront {
 	ports := make(portsByFront, routes.Len())

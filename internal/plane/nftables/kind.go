@@ -84,7 +84,7 @@ func openCounts(ctx context.Context, s plane.Setup, beside *nft.Conn) (*counts, 
 		return nil, plane.Part{}, err
 	}
 	c := newCounts(conn)
-	if err := c.read(ctx, nil); err != nil {
+	if err := c.read(ctx, noPorts); err != nil {
 		return nil, plane.Part{}, errors.Join(err, conn.Close())
 	}
 	return c, plane.Part{Close: conn.Close}, nil
