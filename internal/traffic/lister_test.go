@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"reflect"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,7 +17,7 @@ import (
 type slow struct {
 	takes time.Duration // of both families together
 	err   error
-	lists int
+	lists atomic.Int64
 }
 
 func (s *slow) Load() (conntrack.Load, error) { return conntrack.Load{Entries: 3, Limit: 8}, nil }
@@ -25,7 +26,7 @@ func (s *slow) Each(ctx context.Context, f conntrack.Filter, fn func(conntrack.E
 	if f.Family == conntrack.IPv6 {
 		return s.err
 	}
-	s.lists++
+	s.lists.Add(1)
 	select {
 	case <-time.After(s.takes):
 	case <-ctx.Done():
@@ -78,12 +79,12 @@ func TestListingsArePaced(t *testing.T) {
 			t.Errorf("got %+v, want %+v", got, want)
 		}
 		time.Sleep(rest*table.takes - time.Nanosecond)
-		if got, err := l.Listing(t.Context(), routes); got != first || err != nil || table.lists != 1 {
-			t.Errorf("got %p, %v, want the last; %d were made", got, err, table.lists)
+		if got, err := l.Listing(t.Context(), routes); got != first || err != nil || table.lists.Load() != 1 {
+			t.Errorf("got %p, %v, want the last; %d were made", got, err, table.lists.Load())
 		}
 		time.Sleep(time.Nanosecond)
-		if got, err := l.Listing(t.Context(), routes); got == first || err != nil || table.lists != 2 {
-			t.Errorf("got %p, %v, want a new one; %d were made", got, err, table.lists)
+		if got, err := l.Listing(t.Context(), routes); got == first || err != nil || table.lists.Load() != 2 {
+			t.Errorf("got %p, %v, want a new one; %d were made", got, err, table.lists.Load())
 		}
 	})
 }
@@ -107,12 +108,12 @@ func TestQuestionsThatDoNotWait(t *testing.T) {
 			t.Fatal(first, err)
 		}
 		time.Sleep(rest * table.takes)
-		if got, err := ask(); got != first || err != nil || table.lists != 2 {
-			t.Errorf("got %p, %v, want the last; %d were made", got, err, table.lists)
+		if got, err := ask(); got != first || err != nil || table.lists.Load() != 2 {
+			t.Errorf("got %p, %v, want the last; %d were made", got, err, table.lists.Load())
 		}
 		time.Sleep(table.takes)
-		if got, err := ask(); got == first || err != nil || table.lists != 2 {
-			t.Errorf("got %p, %v, want the new one; %d were made", got, err, table.lists)
+		if got, err := ask(); got == first || err != nil || table.lists.Load() != 2 {
+			t.Errorf("got %p, %v, want the new one; %d were made", got, err, table.lists.Load())
 		}
 	})
 }
@@ -127,8 +128,8 @@ func TestListingThatFails(t *testing.T) {
 				t.Errorf("got %v, %v", got, err)
 			}
 		}
-		if table.lists != 1 {
-			t.Errorf("%d listings", table.lists)
+		if table.lists.Load() != 1 {
+			t.Errorf("%d listings", table.lists.Load())
 		}
 		table.err = nil
 		time.Sleep(shared)
