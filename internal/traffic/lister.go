@@ -124,14 +124,12 @@ func (l *Lister) list(ctx context.Context, routes *route.Snapshot) (*Listing, er
 		return nil, err
 	}
 	count := newFlows(routes, l.tracking)
-	for _, family := range []conntrack.Family{conntrack.IPv4, conntrack.IPv6} {
-		err := l.table.Each(ctx, conntrack.Filter{Family: family}, func(e conntrack.Entry) error {
-			count.add(e)
-			return ctx.Err()
-		})
-		if err != nil {
-			return nil, fmt.Errorf("count connections: %w", err)
-		}
+	err = l.table.Each(ctx, conntrack.Filter{}, func(e conntrack.Entry) error { // both families in one walk
+		count.add(e)
+		return ctx.Err()
+	})
+	if err != nil {
+		return nil, fmt.Errorf("count connections: %w", err)
 	}
 	listing := count.listing()
 	listing.Held, listing.Limit = held, limit

@@ -22,17 +22,14 @@ type slow struct {
 
 func (s *slow) Load() (conntrack.Load, error) { return conntrack.Load{Entries: 3, Limit: 8}, nil }
 
-func (s *slow) Each(ctx context.Context, f conntrack.Filter, fn func(conntrack.Entry) error) error {
-	if f.Family == conntrack.IPv6 {
-		return s.err
-	}
+func (s *slow) Each(ctx context.Context, _ conntrack.Filter, fn func(conntrack.Entry) error) error {
 	s.lists.Add(1)
 	select {
 	case <-time.After(s.takes):
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	return fn(to(client, webIP, web1))
+	return errors.Join(fn(to(client, webIP, web1)), s.err)
 }
 
 // run starts a Lister of a table in the bubble of a test.
