@@ -25,16 +25,12 @@ func TestReadme(t *testing.T) {
 	if !strings.Contains(string(text), bounds) {
 		t.Errorf("the caption of the animation does not say %q", bounds)
 	}
-	var help bytes.Buffer
-	if code := cli.Main(t.Context(), []string{"sluice", "--help"}, cli.Env{Stdout: &help, Stderr: &help}); code != 0 {
-		t.Fatalf("--help: exit code %d", code)
-	}
 	for line := range strings.Lines(string(text)) {
 		if strings.Contains(line, "kubectl") || strings.Contains(line, "'{") {
 			continue // not Sluice's flags
 		}
 		for _, flag := range regexp.MustCompile(`--[a-z][a-z-]+`).FindAllString(line, -1) {
-			if !regexp.MustCompile(flag + `\b`).MatchString(help.String()) {
+			if !regexp.MustCompile(flag + `\b`).MatchString(help(t, line)) {
 				t.Errorf("there is no flag %s: %s", flag, line)
 			}
 		}
@@ -48,6 +44,20 @@ func TestReadme(t *testing.T) {
 			t.Errorf("no link to %s", filepath.Base(file))
 		}
 	}
+}
+
+// help returns the help of the command that a line runs, or of Sluice.
+func help(t *testing.T, line string) string {
+	t.Helper()
+	args := []string{"sluice", "--help"}
+	if _, command, found := strings.Cut(line, " sluice "); found && !strings.HasPrefix(command, "-") {
+		args = []string{"sluice", strings.Fields(command)[0], "--help"}
+	}
+	var out bytes.Buffer
+	if code := cli.Main(t.Context(), args, cli.Env{Stdout: &out, Stderr: &out}); code != 0 {
+		t.Fatalf("%q: exit code %d", args, code)
+	}
+	return out.String()
 }
 
 // checkedLines returns the lines of the animation in docs that are the same in each run, except for numbers: chapters,

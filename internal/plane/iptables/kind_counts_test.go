@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/netip"
 	"reflect"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,6 +19,7 @@ import (
 // slowCounters are counters by their chain, which take a while to read.
 type slowCounters struct {
 	takes    time.Duration
+	mu       sync.Mutex
 	chains   map[string]uint64
 	readings int
 }
@@ -27,8 +29,24 @@ func (s *slowCounters) Translated(_ context.Context, f iptables.Family) (map[str
 		return nil, nil
 	}
 	time.Sleep(s.takes)
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.readings++
 	return s.chains, nil
+}
+
+// count replaces the counters.
+func (s *slowCounters) count(chains map[string]uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.chains = chains
+}
+
+// read returns how often the counters were read.
+func (s *slowCounters) read() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.readings
 }
 
 // Rules count for the backend to which their chain leads, from the first reading on. Counters are read in the
@@ -54,8 +72,8 @@ func TestCountersAreReadWhileSomebodyAsks(t *testing.T) {
 			return counted
 		}
 		time.Sleep(time.Hour)
-		if kernel.readings > 0 {
-			t.Errorf("%d readings before somebody asked", kernel.readings)
+		if n := kernel.read(); n > 0 {
+			t.Errorf("%d readings before somebody asked", n)
 		}
 		if got := ask(); got != nil {
 			t.Errorf("before the first reading: got %v, want nil", got)
@@ -64,7 +82,7 @@ func TestCountersAreReadWhileSomebodyAsks(t *testing.T) {
 		if got := ask(); got == nil || len(got) > 0 {
 			t.Errorf("at the first reading: got %v, want no connections", got)
 		}
-		kernel.chains = map[string]uint64{chain: 103, "KUBE-SEP-OTHER": 9}
+		kernel.count(map[string]uint64{chain: 103, "KUBE-SEP-OTHER": 9})
 		for range 600 {
 			ask()
 			time.Sleep(time.Second / 2)
@@ -76,13 +94,13 @@ func TestCountersAreReadWhileSomebodyAsks(t *testing.T) {
 		if got := ask(); !reflect.DeepEqual(got, want) {
 			t.Errorf("got %v, want %v", got, want)
 		}
-		if kernel.readings < 8 || kernel.readings > 11 {
-			t.Errorf("%d readings of a second in five minutes, want one each half a minute", kernel.readings)
+		if n := kernel.read(); n < 8 || n > 11 {
+			t.Errorf("%d readings of a second in five minutes, want one each half a minute", n)
 		}
 		time.Sleep(2 * time.Minute)
-		before := kernel.readings
+		before := kernel.read()
 		time.Sleep(time.Hour)
-		if n := kernel.readings - before; n > 0 {
+		if n := kernel.read() - before; n > 0 {
 			t.Errorf("%d readings when nobody asks", n)
 		}
 		stop()
