@@ -1,0 +1,5 @@
+//go:build linux
+
+package main
+
+func survive(o options) error { return nil }
