@@ -1,6 +1,7 @@
 package layer2
 
 import (
+	"net/netip"
 	"slices"
 
 	"github.com/sluice-proxy/sluice/internal/direct"
@@ -13,6 +14,7 @@ type content struct {
 	devices []nft.Device
 	small   map[place]map[string]nft.Element // all sets but those of slots, by key
 	ports   map[route.PortID]*rendered
+	errors  map[netip.Addr]*rendered // ICMP errors, by their destination
 }
 
 // place is a set of a side.
@@ -23,8 +25,10 @@ type place struct {
 
 // rendered is a port in the maps of slots.
 type rendered struct {
-	keys  []string    // of its frontends
-	nodes [3][]uint16 // by stage and slot: the number of the node; 0: none
+	of     subject
+	family nft.Family
+	keys   []string    // of its frontends
+	nodes  [3][]uint16 // by stage and slot: the number of the node; 0: none
 }
 
 // port is a port that is served directly.
@@ -49,7 +53,7 @@ func (p *port) render(self string, r *reach, number func(string) uint16) *render
 		_, can := r.links[linkKey{node, p.Family}]
 		return can
 	}})
-	out := &rendered{}
+	out := &rendered{family: familyOf(p.Family)}
 	for _, f := range p.external() {
 		out.keys = append(out.keys, keyOf(f, p.Protocol))
 	}
@@ -64,6 +68,35 @@ func (p *port) render(self string, r *reach, number func(string) uint16) *render
 	return out
 }
 
+// addErrors adds the slots of ICMP errors to the addresses of a port. They say no port: ports of one address with other
+// owners leave the slot empty.
+func (c *content) addErrors(p *port, r *rendered) {
+	for _, f := range p.external() {
+		all := c.errors[f.Addr]
+		if all == nil {
+			c.errors[f.Addr] = &rendered{errors, r.family, []string{string(nft.Key{}.Addr(f.Addr))}, r.nodes}
+			continue
+		}
+		for at := range all.nodes {
+			all.nodes[at] = common(all.nodes[at], r.nodes[at])
+		}
+	}
+}
+
+// common returns what two lists have in common, and zero elsewhere.
+func common(a, b []uint16) []uint16 {
+	if slices.Equal(a, b) {
+		return a
+	}
+	both := make([]uint16, len(a))
+	for i := range a {
+		if a[i] == b[i] {
+			both[i] = a[i]
+		}
+	}
+	return both
+}
+
 // addSmall adds a port to the small sets.
 func (c *content) addSmall(p *port) {
 	for _, s := range sides() {
@@ -73,7 +106,8 @@ func (c *content) addSmall(p *port) {
 		for _, f := range p.external() {
 			c.put(s, s.vips(), nft.Element{Key: string(nft.Key{}.Addr(f.Addr))})
 			if p.Affinity > 0 {
-				c.put(s, s.byClient(), nft.Element{Key: keyOf(f, p.Protocol)})
+				c.put(s, s.byClient(packets), nft.Element{Key: keyOf(f, p.Protocol)})
+				c.put(s, s.byClient(errors), nft.Element{Key: string(nft.Key{}.Addr(f.Addr))})
 			}
 		}
 	}
@@ -140,16 +174,8 @@ func (w *writer) update(before, after *content) {
 			w.tx.Add(at.table(w.g), set, *now)
 		}
 	})
-	for id, now := range after.ports {
-		if old := before.ports[id]; old != now {
-			w.port(id.Family, old, now)
-		}
-	}
-	for id, old := range before.ports {
-		if after.ports[id] == nil {
-			w.port(id.Family, old, nil)
-		}
-	}
+	each(before.ports, after.ports, w.port)
+	each(before.errors, after.errors, w.port)
 	w.small(before, after, func(at place, set nft.Set, old, now *nft.Element) {
 		if old != nil && now == nil {
 			w.tx.Delete(at.table(w.g), set, *old)
@@ -181,22 +207,36 @@ func (w *writer) small(before, after *content, do func(at place, set nft.Set, ol
 	}
 }
 
+// each calls do for each key with another value; nil: there is none.
+func each[K comparable](before, after map[K]*rendered, do func(old, now *rendered)) {
+	for key, now := range after {
+		if old := before[key]; old != now {
+			do(old, now)
+		}
+	}
+	for key, old := range before {
+		if after[key] == nil {
+			do(old, nil)
+		}
+	}
+}
+
 // port writes the difference of a port in the maps of slots; nil: it is not there.
-func (w *writer) port(f route.Family, old, now *rendered) {
+func (w *writer) port(old, now *rendered) {
 	if old == nil {
-		old = &rendered{}
+		old = &rendered{of: now.of, family: now.family}
 	}
 	if now == nil {
-		now = &rendered{}
+		now = &rendered{of: old.of, family: old.family}
 	}
 	for _, s := range sides() {
-		if familyOf(f) != s.ip {
+		if s.ip != now.family {
 			continue
 		}
 		for _, at := range s.stages() {
 			for _, key := range old.keys {
 				if !slices.Contains(now.keys, key) {
-					w.slots(s.slots(at), s.table(w.g), key, [2][]uint16{old.nodes[at], nil})
+					w.slots(s.slots(old.of, at), s.table(w.g), key, [2][]uint16{old.nodes[at], nil})
 				}
 			}
 			for _, key := range now.keys {
@@ -204,7 +244,7 @@ func (w *writer) port(f route.Family, old, now *rendered) {
 				if !slices.Contains(old.keys, key) {
 					was = nil
 				}
-				w.slots(s.slots(at), s.table(w.g), key, [2][]uint16{was, now.nodes[at]})
+				w.slots(s.slots(now.of, at), s.table(w.g), key, [2][]uint16{was, now.nodes[at]})
 			}
 		}
 	}

@@ -268,14 +268,18 @@ func (f *Follower) write(
 	if f.written != nil && same && len(changed) == 0 {
 		return nil
 	}
-	c := &content{devices: r.devices, small: map[place]map[string]nft.Element{}, ports: map[route.PortID]*rendered{}}
+	c := &content{
+		devices: r.devices, small: map[place]map[string]nft.Element{}, ports: map[route.PortID]*rendered{},
+		errors: map[netip.Addr]*rendered{},
+	}
 	for id, p := range ports {
 		c.addSmall(p)
 		if f.written != nil && same && !changed[id] {
 			c.ports[id] = f.written.ports[id]
-			continue
+		} else {
+			c.ports[id] = p.render(f.opt.Self, r, f.number)
 		}
-		c.ports[id] = p.render(f.opt.Self, r, f.number)
+		c.addErrors(p, c.ports[id])
 	}
 	c.addNodes(r, f.number)
 	w := &writer{g: f.g, room: f.opt.Room(), commit: func(tx *nft.Tx) error { return f.opt.Kernel.Commit(ctx, tx) }}

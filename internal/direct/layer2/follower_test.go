@@ -84,12 +84,12 @@ func (w *world) run() {
 	})
 }
 
-// apply gives a Service owners; none: it is not direct.
+// apply gives a Service owners; none: it is not direct. Names of other lengths have other port numbers.
 func (w *world) apply(name string, vip byte, owners ...string) {
 	svc := &route.Service{Name: cluster.Name{Namespace: "default", Name: name}}
 	p := route.Port{Protocol: cluster.TCP, Family: route.IPv4, Frontends: []route.Frontend{
 		{Kind: route.ClusterIP, Addr: netip.MustParseAddr("172.30.0.1"), Port: 80},
-		{Kind: route.LoadBalancer, Addr: netip.AddrFrom4([4]byte{198, 51, 100, vip}), Port: 80},
+		{Kind: route.LoadBalancer, Addr: netip.AddrFrom4([4]byte{198, 51, 100, vip}), Port: uint16(80 + len(name))},
 	}}
 	for _, o := range owners {
 		p.Owners = append(p.Owners, route.Owner{Node: o, Weight: 1})
@@ -236,6 +236,34 @@ func TestANeighbourThatIsGoneGetsNothing(t *testing.T) {
 		for slot, node := range rendered {
 			if node != w.f.numbers["b"] {
 				t.Fatalf("slot %d goes to node %d, want b, %d", slot, node, w.f.numbers["b"])
+			}
+		}
+	})
+}
+
+// ICMP errors, which say no port, go to the owner that all ports of the address have, and nowhere if there is none.
+func TestErrorsGoWhereAllPortsGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, &fake{Fake: nft.NewFake()})
+		w.run()
+		w.apply("web", 1, "b", "c")
+		w.apply("shop", 2, "b", "c")
+		one := netip.MustParseAddr("198.51.100.1")
+		port := w.f.written.ports[webPort()]
+		if diff := cmp.Diff(port.nodes, w.f.written.errors[one].nodes); diff != "" {
+			t.Errorf("errors of an address with one port (-port +errors):\n%s", diff)
+		}
+		w.apply("shop", 1, "b")
+		if n := len(w.f.written.errors); n != 1 {
+			t.Errorf("%d addresses have errors, want 1", n)
+		}
+		for slot, node := range w.f.written.errors[one].nodes[entering] {
+			want := port.nodes[entering][slot]
+			if want != w.f.numbers["b"] {
+				want = 0
+			}
+			if node != want {
+				t.Fatalf("errors of slot %d go to node %d, want %d", slot, node, want)
 			}
 		}
 	})

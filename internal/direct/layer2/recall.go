@@ -62,7 +62,7 @@ func nodesIn(state *nft.State, names map[netip.Addr]string) map[string]string {
 // former returns the nodes to which packets of a slot were passed on.
 func (m memory) former(s side, key string, slot int) (names []string) {
 	for _, at := range s.stages() {
-		e, _ := m.state.Sets[s.slots(at).Name].Elements.Get(slotKey(key, slot))
+		e, _ := m.state.Sets[s.slots(packets, at).Name].Elements.Get(slotKey(key, slot))
 		if name := m.nodes[e.Data]; name != "" {
 			names = append(names, name)
 		}

@@ -2,6 +2,7 @@ package layer2
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/direct"
@@ -75,8 +76,39 @@ func (s side) addr() nft.Type {
 
 func (s side) vips() nft.Set { return nft.Set{Name: s.name("vips"), Key: []nft.Type{s.addr()}} }
 
-func (s side) byClient() nft.Set {
-	return nft.Set{Name: s.name("by-client"), Key: []nft.Type{s.addr(), nft.Proto, nft.Port}}
+func (s side) byClient(of subject) nft.Set {
+	return nft.Set{Name: s.name(of.prefix() + "by-client"), Key: s.types(of)}
+}
+
+// subject is what is passed on.
+type subject int
+
+const (
+	packets subject = iota // of a connection, by their frontend
+	errors                 // of ICMP about packets to the client, by their destination alone
+)
+
+func subjects() []subject { return []subject{packets, errors} }
+
+func (of subject) prefix() string { return [...]string{"", "errors-"}[of] }
+
+// types is the type of a key of frontends. Of an ICMP error it is the address: nft has no words for a key with parts of
+// the packet in it.
+func (s side) types(of subject) []nft.Type {
+	return [...][]nft.Type{{s.addr(), nft.Proto, nft.Port}, {s.addr()}}[of]
+}
+
+// key returns the fields with a key of frontends, and client those with the address and port of the client.
+func (s side) key(of subject) []nft.Field {
+	to := nft.Destination(s.ip)
+	return [...][]nft.Field{{to, nft.NextHeader(s.ip), nft.DestinationPort()}, {to}}[of]
+}
+
+func (s side) client(of subject) (addr, port nft.Field) {
+	if of == errors {
+		return nft.EmbeddedDestination(s.ip), nft.EmbeddedDestinationPort(s.ip)
+	}
+	return nft.Source(s.ip), nft.SourcePort()
 }
 
 // stage is why a packet is passed on: direct.Choice has the node for each.
@@ -96,11 +128,16 @@ func (s side) stages() []stage {
 }
 
 // slots is the map that leads from slots to nodes.
-func (s side) slots(at stage) nft.Set {
+func (s side) slots(of subject, at stage) nft.Set {
 	return nft.Set{
-		Name: s.name([...]string{"owners", "owners", "former"}[at]),
-		Key:  []nft.Type{s.addr(), nft.Proto, nft.Port, nft.Index}, Data: []nft.Type{nft.Index},
+		Name: s.name(of.prefix() + [...]string{"owners", "owners", "former"}[at]),
+		Key:  append(s.types(of), nft.Index), Data: []nft.Type{nft.Index},
 	}
+}
+
+// find returns the statement that sets the priority to the number of the node, from that of the slot.
+func (s side) find(of subject, at stage) nft.Statement {
+	return nft.SetPriority(s.slots(of, at).Name, append(s.key(of), nft.Priority())...)
 }
 
 func (s side) nodes(on nft.Device) nft.Set {
@@ -112,9 +149,12 @@ func (s side) nodes(on nft.Device) nft.Set {
 func peers() nft.Set { return nft.Set{Name: "peers", Key: []nft.Type{nft.Ether}} }
 
 func (s side) sets(devices []nft.Device) []nft.Set {
-	all := []nft.Set{s.vips(), s.byClient()}
-	for _, at := range s.stages() {
-		all = append(all, s.slots(at))
+	all := []nft.Set{s.vips()}
+	for _, of := range subjects() {
+		all = append(all, s.byClient(of))
+		for _, at := range s.stages() {
+			all = append(all, s.slots(of, at))
+		}
 	}
 	for _, d := range devices {
 		all = append(all, s.nodes(d))
@@ -142,7 +182,7 @@ func (g generation) chains(devices []nft.Device) map[nft.Table][]nft.Chain {
 	for _, s := range sides() {
 		t := s.table(g)
 		if s.entering {
-			all[t] = append(all[t], s.forward(devices))
+			all[t] = append(all[t], s.forward(devices)...)
 		} else {
 			all[t] = append(all[t], s.pass(devices)...)
 		}
@@ -162,23 +202,32 @@ func (g generation) chains(devices []nft.Device) map[nft.Table][]nft.Chain {
 	return all
 }
 
-// forward returns the chain for packets as a device receives them: those of slots that other nodes own go there.
-func (s side) forward(devices []nft.Device) nft.Chain {
+// forward returns the chains for packets as a device receives them: those of slots that other nodes own go there. ICMP
+// errors come last, so that others do not pay for them.
+func (s side) forward(devices []nft.Device) []nft.Chain {
 	in := nft.Of(s.ip)
 	rules := []nft.Rule{nft.NewRule(in, nft.Not(nft.In(s.vips().Name, nft.Destination(s.ip))), nft.Accept())}
 	if s.ip == nft.IP4 { // of IPv6, the next header says it
 		rules = append(rules, nft.NewRule(in, nft.Fragment(), nft.Accept()))
 	}
-	rules = append(append(rules, s.choose(in)...),
-		nft.NewRule(in, nft.SetPriority(s.slots(entering).Name, append(s.key(), nft.Priority())...)))
-	for _, d := range devices {
-		rules = append(rules, nft.NewRule(in, nft.HopsAbove(s.ip, 1), nft.Forward(s.ip, d, s.nodes(d).Name, nft.Priority())))
+	send := func(of subject, rules []nft.Rule) []nft.Rule {
+		rules = append(append(rules, s.choose(of, in)...), nft.NewRule(in, s.find(of, entering)))
+		for _, d := range devices {
+			rules = append(rules, nft.NewRule(in, nft.HopsAbove(s.ip, 1), nft.Forward(s.ip, d, s.nodes(d).Name, nft.Priority())))
+		}
+		return rules
 	}
-	return nft.Chain{Name: s.name("forward"), Rules: append(rules, nft.NewRule(nft.ClearPriority()))}
+	clear := nft.NewRule(nft.ClearPriority())
+	toErrors := nft.NewRule(in, nft.ICMPError(s.ip), nft.Goto(s.name("errors")))
+	return []nft.Chain{
+		{Name: s.name("errors"), Rules: append(send(errors, nil), clear)},
+		{Name: s.name("forward"), Rules: append(send(packets, rules), toErrors, clear)},
+	}
 }
 
-// pass returns the chains for segments of TCP connections that this node does not know: they go to the owner, or to the
-// owner before this node. This is a copy: the packet is dropped, so that conntrack forgets it.
+// pass returns the chains for segments of TCP connections that this node does not know, and for ICMP errors about
+// packets of these. They go to the owner, or to the owner before this node. This is a copy: the packet is dropped, so
+// that conntrack forgets it.
 func (s side) pass(devices []nft.Device) []nft.Chain {
 	var pass []nft.Rule
 	for _, d := range devices {
@@ -188,39 +237,37 @@ func (s side) pass(devices []nft.Device) []nft.Chain {
 	prerouting := nft.Chain{Name: "prerouting", Hook: &nft.Hook{
 		Type: "filter", Point: nft.Prerouting, Priority: afterConntrack,
 	}}
-	lookUp := func(at stage, more ...nft.Statement) nft.Rule {
-		find := nft.SetPriority(s.slots(at).Name, append(s.key(), nft.Priority())...)
-		return nft.NewRule(append(append([]nft.Statement{find}, more...), nft.Goto("pass"))...)
-	}
-	for _, c := range []struct {
-		name  string
-		above uint8
-		rules []nft.Rule
-	}{
-		{"unknown", hops, []nft.Rule{lookUp(unknown, nft.SetHops(s.ip, hops))}},
-		{"lost", lastHops, []nft.Rule{lookUp(lost), lookUp(unknown)}},
-	} {
-		rules := append(s.choose(nft.TCP()), c.rules...)
-		chains = append(chains, nft.Chain{Name: c.name, Rules: append(rules, nft.NewRule(nft.ClearPriority()))})
-		prerouting.Rules = append(prerouting.Rules, nft.NewRule(nft.Midstream(), nft.HopsAbove(s.ip, c.above),
-			nft.In(s.vips().Name, nft.Destination(s.ip)), nft.Goto(c.name)))
+	for _, of := range subjects() {
+		first := [...][]nft.Statement{{nft.TCP()}, nil}[of]
+		from := [...]nft.Statement{nft.Midstream(), nft.Unknown(s.ip)}[of]
+		pass := func(at stage, more ...nft.Statement) nft.Rule {
+			return nft.NewRule(append(append([]nft.Statement{s.find(of, at)}, more...), nft.Goto("pass"))...)
+		}
+		for _, c := range []struct {
+			name  string
+			above uint8
+			rules []nft.Rule
+		}{
+			{"unknown", hops, []nft.Rule{pass(unknown, nft.SetHops(s.ip, hops))}},
+			{"lost", lastHops, []nft.Rule{pass(lost), pass(unknown)}},
+		} {
+			name, rules := of.prefix()+c.name, append(s.choose(of, first...), c.rules...)
+			chains = append(chains, nft.Chain{Name: name, Rules: append(rules, nft.NewRule(nft.ClearPriority()))})
+			// Nft lists a comparison that follows another as a range.
+			prerouting.Rules = append(prerouting.Rules, nft.NewRule(from, nft.In(s.vips().Name, nft.Destination(s.ip)),
+				nft.HopsAbove(s.ip, c.above), nft.Goto(name)))
+		}
 	}
 	return append(chains, prerouting)
 }
 
 // choose returns rules that set the priority to the number of the slot, by address and port of the client, or by the
-// address alone for session affinity. They begin with a statement.
-func (s side) choose(first nft.Statement) []nft.Rule {
-	draw := func(of ...nft.Field) nft.Statement { return nft.DrawByHash(slots.Seed, 1, direct.Slots, of...) }
-	return []nft.Rule{
-		nft.NewRule(first, draw(nft.Source(s.ip), nft.SourcePort())),
-		nft.NewRule(first, nft.In(s.byClient().Name, s.key()...), draw(nft.Source(s.ip))),
-	}
-}
-
-// key returns the fields that identify a frontend.
-func (s side) key() []nft.Field {
-	return []nft.Field{nft.Destination(s.ip), nft.NextHeader(s.ip), nft.DestinationPort()}
+// address alone for session affinity. They begin with statements.
+func (s side) choose(of subject, first ...nft.Statement) []nft.Rule {
+	addr, port := s.client(of)
+	draw := func(by ...nft.Field) nft.Statement { return nft.DrawByHash(slots.Seed, 1, direct.Slots, by...) }
+	rule := func(more ...nft.Statement) nft.Rule { return nft.NewRule(append(slices.Clone(first), more...)...) }
+	return []nft.Rule{rule(draw(addr, port)), rule(nft.In(s.byClient(of).Name, s.key(of)...), draw(addr))}
 }
 
 // keyOf returns the key of a frontend.

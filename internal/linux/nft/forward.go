@@ -41,6 +41,50 @@ func NextHeader(f Family) Field {
 	return payload("ip6 nexthdr", expr.PayloadBaseNetworkHeader, 6, 1)
 }
 
+// EmbeddedDestination is the destination address of the packet that an ICMP error is about.
+func EmbeddedDestination(f Family) Field {
+	return embedded(f.sourceAt()+Addr.width(f), Addr.width(f))
+}
+
+// EmbeddedDestinationPort is the destination port of the packet that an ICMP error is about.
+func EmbeddedDestinationPort(f Family) Field {
+	if f == IP4 {
+		return embedded(22, 2)
+	}
+	return embedded(42, 2)
+}
+
+// embedded returns bytes of the packet in an ICMP error, which begins after eight bytes. It has no IP options.
+func embedded(offset, size int) Field {
+	offset += 8
+	return payload(fmt.Sprintf("@th,%d,%d", 8*offset, 8*size), expr.PayloadBaseTransportHeader, offset, size)
+}
+
+// ICMPError matches ICMP errors. In IPv4 it matches all but echo requests, of what hosts receive.
+func ICMPError(f Family) Statement {
+	protocol, text, op, than := byte(unix.IPPROTO_ICMP), "icmp type != echo-request", expr.CmpOpNeq, byte(8)
+	if f == IP6 {
+		protocol, text, op, than = unix.IPPROTO_ICMPV6, "icmpv6 type < echo-request", expr.CmpOpLt, 128
+	}
+	return Statement{text, append(equals("", L4Proto(), []byte{protocol}).exprs,
+		payload("", expr.PayloadBaseTransportHeader, 0, 1).load(reg1),
+		&expr.Cmp{Op: op, Register: reg1, Data: []byte{than}})}
+}
+
+// Unknown matches ICMP errors about packets of connections that conntrack does not know.
+func Unknown(f Family) Statement {
+	invalid, is := inState(stateInvalid), ICMPError(f)
+	return Statement{"ct state invalid " + is.text, append(invalid, is.exprs...)}
+}
+
+// Bits of the state of a connection (NF_CT_STATE_BIT, linux/netfilter/nf_conntrack_common.h).
+const stateInvalid, stateNew = 1 << 0, 1 << 3
+
+func inState(bit uint32) []expr.Any {
+	return append(bitwise(&expr.Ct{Key: expr.CtKeySTATE, Register: reg1}, bit, 0),
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg1, Data: make([]byte, 4)})
+}
+
 // Fragment matches fragments of IPv4 packets.
 func Fragment() Statement {
 	const moreFragments, offset = 0x2000, 0x1fff
@@ -85,10 +129,8 @@ func SetHops(f Family, n uint8) Statement {
 
 // Midstream matches TCP packets without SYN of connections that conntrack does not know.
 func Midstream() Statement {
-	const isNew, syn = 1 << 3, 1 << 1 // NF_CT_STATE_BIT(IP_CT_NEW), TH_SYN
-	tcp := TCP()
-	known := append(bitwise(&expr.Ct{Key: expr.CtKeySTATE, Register: reg1}, isNew, 0),
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg1, Data: make([]byte, 4)})
+	const syn = 1 << 1 // TH_SYN
+	tcp, known := TCP(), inState(stateNew)
 	flags := []expr.Any{
 		payload("", expr.PayloadBaseTransportHeader, 13, 1).load(reg1),
 		&expr.Bitwise{SourceRegister: reg1, DestRegister: reg1, Len: 1, Mask: []byte{syn}, Xor: []byte{0}},

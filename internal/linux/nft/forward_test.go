@@ -28,12 +28,16 @@ func TestForwarding(t *testing.T) {
 		NewRule(Of(IP6), HopsAbove(IP6, 1), Forward(IP6, lo, "hosts6", Priority())),
 	}})
 	for i, f := range []Family{IP4, IP6} {
+		tx.SetChain(netdev, Chain{Name: f.String(), Rules: []Rule{
+			NewRule(Of(f), ICMPError(f), DrawByHash(81, 1, 1021, EmbeddedDestination(f), EmbeddedDestinationPort(f))),
+		}})
 		table, hosts := Table{f, "t"}, []Set{hosts4, hosts6}[i]
 		tx.AddTable(table)
 		tx.AddSet(table, hosts)
 		hook := &Hook{Type: "filter", Point: Prerouting, Priority: -150}
 		tx.SetChain(table, Chain{Name: "unknown", Hook: hook, Rules: []Rule{
 			NewRule(Midstream(), SetHops(f, 5), Copy(lo, hosts.Name, Priority()), Drop()),
+			NewRule(Unknown(f), Accept()),
 		}})
 	}
 	commit(t, conn, tx)
@@ -46,6 +50,9 @@ func TestForwarding(t *testing.T) {
 		"ip6 hoplimit > 1 fwd ip6 to meta priority map @hosts6 device \"lo\"",
 		"ct state new tcp flags ! syn ip ttl set 5 dup to meta priority map @hosts4 device \"lo\" drop",
 		"ct state new tcp flags ! syn ip6 hoplimit set 5 dup to meta priority map @hosts6 device \"lo\" drop",
+		"\ticmp type != echo-request meta priority set jhash @th,192,32 . @th,240,16 mod 1021 seed 0x51 offset 1\n",
+		"\ticmpv6 type < echo-request meta priority set jhash @th,256,128 . @th,400,16 mod 1021 seed 0x51 offset 1\n",
+		"ct state invalid icmp type != echo-request accept", "ct state invalid icmpv6 type < echo-request accept",
 	} {
 		if !strings.Contains(listing, want) {
 			t.Errorf("the listing lacks %q:\n%s", want, listing)
