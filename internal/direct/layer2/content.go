@@ -9,12 +9,13 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// content is what the tables hold besides the rules, for the devices.
+// content is what the tables hold besides the rules.
 type content struct {
-	devices []nft.Device
-	small   map[place]map[string]nft.Element // all sets but those of slots, by key
-	ports   map[route.PortID]*rendered
-	errors  map[netip.Addr]*rendered // ICMP errors, by their destination
+	layout
+
+	small  map[place]map[string]nft.Element // all sets but those of slots, by key
+	ports  map[route.PortID]*rendered
+	errors map[netip.Addr]*rendered // ICMP errors, by their destination
 }
 
 // place is a set of a side.
@@ -48,7 +49,7 @@ func (p *port) external() (all []*route.Frontend) {
 }
 
 // render returns the slots of a port. Only nodes that can be reached have a number.
-func (p *port) render(self string, r *reach, number func(string) uint16) *rendered {
+func (p *port) render(self string, r *reach, number func(link) uint16) *rendered {
 	c := p.slots.Choose(p.owners, direct.View{Self: self, Reachable: func(node string) bool {
 		_, can := r.links[linkKey{node, p.Family}]
 		return can
@@ -61,7 +62,7 @@ func (p *port) render(self string, r *reach, number func(string) uint16) *render
 		out.nodes[i] = make([]uint16, direct.Slots)
 		for slot, name := range names {
 			if name != "" {
-				out.nodes[i][slot] = number(name)
+				out.nodes[i][slot] = number(r.links[linkKey{name, p.Family}])
 			}
 		}
 	}
@@ -106,6 +107,7 @@ func (c *content) addSmall(p *port) {
 		for _, f := range p.external() {
 			c.put(s, s.vips(), nft.Element{Key: string(nft.Key{}.Addr(f.Addr))})
 			if p.Affinity > 0 {
+				c.byClient = true
 				c.put(s, s.byClient(packets), nft.Element{Key: keyOf(f, p.Protocol)})
 				c.put(s, s.byClient(errors), nft.Element{Key: string(nft.Key{}.Addr(f.Addr))})
 			}
@@ -114,12 +116,12 @@ func (c *content) addSmall(p *port) {
 }
 
 // addNodes adds the reachable nodes to the small sets.
-func (c *content) addNodes(r *reach, number func(string) uint16) {
+func (c *content) addNodes(r *reach, number func(link) uint16) {
 	for key, l := range r.links {
 		for _, s := range sides() {
-			if familyOf(key.family) == s.ip {
+			if familyOf(key.family) == s.ip && !s.entering {
 				c.put(s, s.nodes(l.device), nft.Element{
-					Key: string(nft.Key{}.Index(value(number(key.node)))), Data: string(nft.Key{}.Addr(l.addr)),
+					Key: string(nft.Key{}.Index(value(number(l)))), Data: string(nft.Key{}.Addr(l.addr)),
 				})
 			}
 		}
@@ -144,6 +146,7 @@ func (c *content) put(s side, set nft.Set, e nft.Element) {
 // writer writes transactions of bounded size.
 type writer struct {
 	g      generation
+	links  []link // by number, from 1 on
 	room   int
 	commit func(*nft.Tx) error
 	tx     nft.Tx
@@ -236,7 +239,7 @@ func (w *writer) port(old, now *rendered) {
 		for _, at := range s.stages() {
 			for _, key := range old.keys {
 				if !slices.Contains(now.keys, key) {
-					w.slots(s.slots(old.of, at), s.table(w.g), key, [2][]uint16{old.nodes[at], nil})
+					w.slots(slotsAt{s, old.of, at}, key, [2][]uint16{old.nodes[at], nil})
 				}
 			}
 			for _, key := range now.keys {
@@ -244,14 +247,30 @@ func (w *writer) port(old, now *rendered) {
 				if !slices.Contains(old.keys, key) {
 					was = nil
 				}
-				w.slots(s.slots(now.of, at), s.table(w.g), key, [2][]uint16{was, now.nodes[at]})
+				w.slots(slotsAt{s, now.of, at}, key, [2][]uint16{was, now.nodes[at]})
 			}
 		}
 	}
 }
 
-// slots writes the difference of the slots of a frontend in a map, before and after; nil: all are empty.
-func (w *writer) slots(set nft.Set, t nft.Table, key string, nodes [2][]uint16) {
+// slotsAt is one or more maps of slots.
+type slotsAt struct {
+	side
+	of subject
+	at stage
+}
+
+// element returns the map for a node, and what it has for it.
+func (w *writer) element(s slotsAt, node uint16) (set nft.Set, data string) {
+	if !s.entering {
+		return s.slots(s.of, s.at), string(nft.Key{}.Index(value(node)))
+	}
+	l := w.links[node-1]
+	return s.owners(s.of, l.device), string(nft.Key{}.Addr(l.addr))
+}
+
+// slots writes the difference of the slots of a frontend, before and after; nil: all are empty.
+func (w *writer) slots(s slotsAt, key string, nodes [2][]uint16) {
 	at := func(list []uint16, slot int) uint16 {
 		if list == nil {
 			return 0
@@ -263,12 +282,13 @@ func (w *writer) slots(set nft.Set, t nft.Table, key string, nodes [2][]uint16) 
 		if was == is {
 			continue
 		}
-		k := slotKey(key, slot)
 		if was != 0 {
-			w.tx.Delete(t, set, nft.Element{Key: k, Data: string(nft.Key{}.Index(value(was)))})
+			set, data := w.element(s, was)
+			w.tx.Delete(s.table(w.g), set, nft.Element{Key: slotKey(key, slot), Data: data})
 		}
 		if is != 0 {
-			w.tx.Add(t, set, nft.Element{Key: k, Data: string(nft.Key{}.Index(value(is)))})
+			set, data := w.element(s, is)
+			w.tx.Add(s.table(w.g), set, nft.Element{Key: slotKey(key, slot), Data: data})
 		}
 		w.flushIfFull()
 	}
@@ -291,7 +311,7 @@ func (w *writer) build(c *content) {
 	}
 	w.flush()
 	w.update(&content{}, c)
-	for t, chains := range w.g.chains(c.devices) {
+	for t, chains := range w.g.chains(c.layout) {
 		for _, chain := range chains {
 			w.tx.SetChain(t, chain)
 		}

@@ -64,8 +64,9 @@ type Follower struct {
 	written *content // nil: unknown
 	reach   *reach
 
-	recalled bool              // the tables of an earlier run were read
-	numbers  map[string]uint16 // of nodes
+	recalled bool            // the tables of an earlier run were read
+	numbers  map[link]uint16 // from 1 on
+	links    []link          // by number
 }
 
 const (
@@ -78,7 +79,7 @@ const (
 func New(o Options) *Follower {
 	f := &Follower{
 		opt: o, needed: make(chan struct{}), ports: map[route.PortID]*port{}, changed: map[route.PortID]bool{},
-		numbers: map[string]uint16{},
+		numbers: map[link]uint16{},
 	}
 	f.setNeed = sync.OnceFunc(func() { close(f.needed) })
 	f.loop = work.New(f.update, o.Failed)
@@ -269,7 +270,7 @@ func (f *Follower) write(
 		return nil
 	}
 	c := &content{
-		devices: r.devices, small: map[place]map[string]nft.Element{}, ports: map[route.PortID]*rendered{},
+		layout: layout{devices: r.devices}, small: map[place]map[string]nft.Element{}, ports: map[route.PortID]*rendered{},
 		errors: map[netip.Addr]*rendered{},
 	}
 	for id, p := range ports {
@@ -282,8 +283,10 @@ func (f *Follower) write(
 		c.addErrors(p, c.ports[id])
 	}
 	c.addNodes(r, f.number)
-	w := &writer{g: f.g, room: f.opt.Room(), commit: func(tx *nft.Tx) error { return f.opt.Kernel.Commit(ctx, tx) }}
-	if f.written != nil && slices.Equal(f.written.devices, c.devices) {
+	w := &writer{g: f.g, links: f.links, room: f.opt.Room(), commit: func(tx *nft.Tx) error {
+		return f.opt.Kernel.Commit(ctx, tx)
+	}}
+	if f.written != nil && f.written.equal(c.layout) {
 		w.update(f.written, c)
 	} else if err := f.rebuild(ctx, w, c); err != nil {
 		return err
@@ -312,12 +315,13 @@ func (f *Follower) rebuild(ctx context.Context, w *writer, c *content) error {
 	return f.opt.Kernel.DeleteTables(ctx, (1 - f.g).tables()...)
 }
 
-// number returns the number of a node, from 1 on. It stays the same.
-func (f *Follower) number(node string) uint16 {
-	if f.numbers[node] == 0 {
-		f.numbers[node] = uint16(len(f.numbers) + 1)
+// number returns the number of a node at an address, from 1 on. It stays the same.
+func (f *Follower) number(l link) uint16 {
+	if f.numbers[l] == 0 {
+		f.links = append(f.links, l)
+		f.numbers[l] = uint16(len(f.links))
 	}
-	return f.numbers[node]
+	return f.numbers[l]
 }
 
 // remove deletes the tables.

@@ -234,8 +234,8 @@ func TestANeighbourThatIsGoneGetsNothing(t *testing.T) {
 		}
 		rendered := w.f.written.ports[webPort()].nodes[entering]
 		for slot, node := range rendered {
-			if node != w.f.numbers["b"] {
-				t.Fatalf("slot %d goes to node %d, want b, %d", slot, node, w.f.numbers["b"])
+			if node != w.number("10.0.0.2") {
+				t.Fatalf("slot %d goes to node %d, want b, %d", slot, node, w.number("10.0.0.2"))
 			}
 		}
 	})
@@ -259,7 +259,7 @@ func TestErrorsGoWhereAllPortsGo(t *testing.T) {
 		}
 		for slot, node := range w.f.written.errors[one].nodes[entering] {
 			want := port.nodes[entering][slot]
-			if want != w.f.numbers["b"] {
+			if want != w.number("10.0.0.2") {
 				want = 0
 			}
 			if node != want {
@@ -267,4 +267,9 @@ func TestErrorsGoWhereAllPortsGo(t *testing.T) {
 			}
 		}
 	})
+}
+
+// number returns the number of a node.
+func (w *world) number(addr string) uint16 {
+	return w.f.numbers[link{netip.MustParseAddr(addr), nft.Device{Name: "eth0", Index: 2}}]
 }

@@ -127,11 +127,20 @@ func (s side) stages() []stage {
 	return []stage{unknown, lost}
 }
 
-// slots is the map that leads from slots to nodes.
+// slots is the map that leads from slots to nodes, after conntrack.
 func (s side) slots(of subject, at stage) nft.Set {
 	return nft.Set{
-		Name: s.name(of.prefix() + [...]string{"owners", "owners", "former"}[at]),
+		Name: of.prefix() + [...]string{unknown: "owners", lost: "former"}[at],
 		Key:  append(s.types(of), nft.Index), Data: []nft.Type{nft.Index},
+	}
+}
+
+// owners is the map that leads from slots to the addresses of nodes on a device, for packets that enter: a second map
+// from nodes to addresses would cost each of them a look-up.
+func (s side) owners(of subject, on nft.Device) nft.Set {
+	return nft.Set{
+		Name: s.name(fmt.Sprintf("%sowners-%d", of.prefix(), on.Index)),
+		Key:  append(s.types(of), nft.Index), Data: []nft.Type{s.addr()},
 	}
 }
 
@@ -142,7 +151,7 @@ func (s side) find(of subject, at stage) nft.Statement {
 
 func (s side) nodes(on nft.Device) nft.Set {
 	return nft.Set{
-		Name: s.name(fmt.Sprintf("nodes-%d", on.Index)), Key: []nft.Type{nft.Index}, Data: []nft.Type{s.addr()},
+		Name: fmt.Sprintf("nodes-%d", on.Index), Key: []nft.Type{nft.Index}, Data: []nft.Type{s.addr()},
 	}
 }
 
@@ -150,19 +159,38 @@ func peers() nft.Set { return nft.Set{Name: "peers", Key: []nft.Type{nft.Ether}}
 
 func (s side) sets(devices []nft.Device) []nft.Set {
 	all := []nft.Set{s.vips()}
-	for _, of := range subjects() {
-		all = append(all, s.byClient(of))
-		for _, at := range s.stages() {
-			all = append(all, s.slots(of, at))
-		}
-	}
-	for _, d := range devices {
-		all = append(all, s.nodes(d))
-	}
 	if s.entering && s.ip == nft.IP4 {
 		all = append(all, peers())
 	}
+	for _, of := range subjects() {
+		all = append(all, s.byClient(of))
+		for _, d := range devices {
+			if s.entering {
+				all = append(all, s.owners(of, d))
+			}
+		}
+		for _, at := range s.stages() {
+			if !s.entering {
+				all = append(all, s.slots(of, at))
+			}
+		}
+	}
+	for _, d := range devices {
+		if !s.entering {
+			all = append(all, s.nodes(d))
+		}
+	}
 	return all
+}
+
+// layout is what the rules depend on, besides the sets.
+type layout struct {
+	devices  []nft.Device
+	byClient bool // a port has session affinity
+}
+
+func (l layout) equal(o layout) bool {
+	return slices.Equal(l.devices, o.devices) && l.byClient == o.byClient
 }
 
 const (
@@ -177,51 +205,57 @@ const (
 )
 
 // chains returns the chains of a generation.
-func (g generation) chains(devices []nft.Device) map[nft.Table][]nft.Chain {
+func (g generation) chains(l layout) map[nft.Table][]nft.Chain {
 	all := map[nft.Table][]nft.Chain{}
 	for _, s := range sides() {
 		t := s.table(g)
 		if s.entering {
-			all[t] = append(all[t], s.forward(devices)...)
+			all[t] = append(all[t], s.forward(l)...)
 		} else {
-			all[t] = append(all[t], s.pass(devices)...)
+			all[t] = append(all[t], s.pass(l.devices)...)
 		}
 	}
-	s4, s6 := side{nft.IP4, true}, side{nft.IP6, true}
 	netdev := nft.Table{Family: nft.Netdev, Name: g.name()}
-	for _, d := range devices {
+	for _, d := range l.devices {
 		all[netdev] = append(all[netdev], nft.Chain{
 			Name: fmt.Sprintf("ingress-%d", d.Index), Hook: &nft.Hook{Type: "filter", Device: d.Name},
-			Rules: []nft.Rule{
-				nft.NewRule(nft.FromEther(peers().Name), nft.Accept()), // passed on already
-				nft.NewRule(nft.Of(nft.IP4), nft.Goto(s4.name("forward"))),
-				nft.NewRule(nft.Of(nft.IP6), nft.Goto(s6.name("forward"))),
-			},
+			Rules: []nft.Rule{side{nft.IP4, true}.enter(), side{nft.IP6, true}.enter()},
 		})
 	}
 	return all
 }
 
-// forward returns the chains for packets as a device receives them: those of slots that other nodes own go there. ICMP
-// errors come last, so that others do not pay for them.
-func (s side) forward(devices []nft.Device) []nft.Chain {
-	in := nft.Of(s.ip)
-	rules := []nft.Rule{nft.NewRule(in, nft.Not(nft.In(s.vips().Name, nft.Destination(s.ip))), nft.Accept())}
+// enter returns the rule for packets as a device receives them: those that another node has passed on already stay.
+func (s side) enter() nft.Rule {
+	more := []nft.Statement{nft.HopsAbove(s.ip, 1), nft.Goto(s.name("forward"))}
 	if s.ip == nft.IP4 { // of IPv6, the next header says it
-		rules = append(rules, nft.NewRule(in, nft.Fragment(), nft.Accept()))
+		more = append([]nft.Statement{nft.Whole()}, more...)
 	}
-	send := func(of subject, rules []nft.Rule) []nft.Rule {
-		rules = append(append(rules, s.choose(of, in)...), nft.NewRule(in, s.find(of, entering)))
-		for _, d := range devices {
-			rules = append(rules, nft.NewRule(in, nft.HopsAbove(s.ip, 1), nft.Forward(s.ip, d, s.nodes(d).Name, nft.Priority())))
+	return nft.NewRule(append([]nft.Statement{
+		nft.Of(s.ip), nft.In(s.vips().Name, nft.Destination(s.ip)), nft.Not(nft.FromEther(peers().Name)),
+	}, more...)...)
+}
+
+// forward returns the chains for packets that enter here: those of slots that other nodes own go there. ICMP errors
+// come last, so that others do not pay for them. Nor do they pay for session affinity that no port has.
+func (s side) forward(l layout) []nft.Chain {
+	in := nft.Of(s.ip)
+	send := func(of subject) []nft.Rule {
+		rules := s.choose(of, in)
+		if !l.byClient {
+			rules = rules[:1]
+		}
+		for _, d := range l.devices {
+			to := nft.Forward(s.ip, d, s.owners(of, d).Name, append(s.key(of), nft.Priority())...)
+			rules = append(rules, nft.NewRule(in, to))
 		}
 		return rules
 	}
 	clear := nft.NewRule(nft.ClearPriority())
 	toErrors := nft.NewRule(in, nft.ICMPError(s.ip), nft.Goto(s.name("errors")))
 	return []nft.Chain{
-		{Name: s.name("errors"), Rules: append(send(errors, nil), clear)},
-		{Name: s.name("forward"), Rules: append(send(packets, rules), toErrors, clear)},
+		{Name: s.name("errors"), Rules: append(send(errors), clear)},
+		{Name: s.name("forward"), Rules: append(send(packets), toErrors, clear)},
 	}
 }
 

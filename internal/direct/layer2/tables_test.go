@@ -12,7 +12,7 @@ import (
 // The rules of one family, as nft prints them. KEY is the key of a frontend.
 func TestRules(t *testing.T) {
 	var b strings.Builder
-	chains := generation(0).chains([]nft.Device{{Name: "eth0", Index: 2}, {Name: "eth1", Index: 3}})
+	chains := generation(0).chains(layout{[]nft.Device{{Name: "eth0", Index: 2}, {Name: "eth1", Index: 3}}, true})
 	for _, table := range generation(0).tables()[:2] {
 		for _, c := range chains[table] {
 			if strings.HasSuffix(c.Name, "ip6") {
@@ -27,28 +27,22 @@ func TestRules(t *testing.T) {
 	const want = `netdev sluice-direct errors-ip
 	meta protocol ip meta priority set jhash @th,192,32 . @th,240,16 mod 1021 seed 0x51 offset 1
 	meta protocol ip ip daddr @errors-by-client-ip meta priority set jhash @th,192,32 mod 1021 seed 0x51 offset 1
-	meta protocol ip meta priority set ip daddr . meta priority map @errors-owners-ip
-	meta protocol ip ip ttl > 1 fwd ip to meta priority map @nodes-2-ip device "eth0"
-	meta protocol ip ip ttl > 1 fwd ip to meta priority map @nodes-3-ip device "eth1"
+	meta protocol ip fwd ip to ip daddr . meta priority map @errors-owners-2-ip device "eth0"
+	meta protocol ip fwd ip to ip daddr . meta priority map @errors-owners-3-ip device "eth1"
 	meta priority set none
 netdev sluice-direct forward-ip
-	meta protocol ip ip daddr != @vips-ip accept
-	meta protocol ip ip frag-off & 0x3fff != 0 accept
 	meta protocol ip meta priority set jhash ip saddr . th sport mod 1021 seed 0x51 offset 1
 	meta protocol ip KEY @by-client-ip meta priority set jhash ip saddr mod 1021 seed 0x51 offset 1
-	meta protocol ip meta priority set KEY . meta priority map @owners-ip
-	meta protocol ip ip ttl > 1 fwd ip to meta priority map @nodes-2-ip device "eth0"
-	meta protocol ip ip ttl > 1 fwd ip to meta priority map @nodes-3-ip device "eth1"
+	meta protocol ip fwd ip to KEY . meta priority map @owners-2-ip device "eth0"
+	meta protocol ip fwd ip to KEY . meta priority map @owners-3-ip device "eth1"
 	meta protocol ip icmp type != echo-request goto errors-ip
 	meta priority set none
 netdev sluice-direct ingress-2
-	ether saddr @peers accept
-	meta protocol ip goto forward-ip
-	meta protocol ip6 goto forward-ip6
+	meta protocol ip ip daddr @vips-ip ether saddr != @peers ip frag-off & 0x3fff == 0 ip ttl > 1 goto forward-ip
+	meta protocol ip6 ip6 daddr @vips-ip6 ether saddr != @peers ip6 hoplimit > 1 goto forward-ip6
 netdev sluice-direct ingress-3
-	ether saddr @peers accept
-	meta protocol ip goto forward-ip
-	meta protocol ip6 goto forward-ip6
+	meta protocol ip ip daddr @vips-ip ether saddr != @peers ip frag-off & 0x3fff == 0 ip ttl > 1 goto forward-ip
+	meta protocol ip6 ip6 daddr @vips-ip6 ether saddr != @peers ip6 hoplimit > 1 goto forward-ip6
 ip sluice-direct pass
 	dup to meta priority map @nodes-2 device "eth0" drop
 	dup to meta priority map @nodes-3 device "eth1" drop
@@ -83,5 +77,25 @@ ip sluice-direct prerouting
 `
 	if diff := cmp.Diff(want, b.String()); diff != "" {
 		t.Errorf("rules (-want +got):\n%s", diff)
+	}
+}
+
+// Packets that enter pay for session affinity only if a port has it.
+func TestRulesWithoutSessionAffinity(t *testing.T) {
+	devices := []nft.Device{{Name: "eth0", Index: 2}}
+	for i, with := range (side{nft.IP4, true}).forward(layout{devices, true}) {
+		var want []string
+		for _, r := range with.Rules {
+			if !strings.Contains(r.String(), "by-client") {
+				want = append(want, r.String())
+			}
+		}
+		var got []string
+		for _, r := range (side{nft.IP4, true}).forward(layout{devices, false})[i].Rules {
+			got = append(got, r.String())
+		}
+		if diff := cmp.Diff(want, got); diff != "" || len(got) == len(with.Rules) {
+			t.Errorf("rules of %s without session affinity (-want +got):\n%s", with.Name, diff)
+		}
 	}
 }

@@ -85,14 +85,14 @@ func inState(bit uint32) []expr.Any {
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg1, Data: make([]byte, 4)})
 }
 
-// Fragment matches fragments of IPv4 packets.
-func Fragment() Statement {
+// Whole matches IPv4 packets that are no fragments.
+func Whole() Statement {
 	const moreFragments, offset = 0x2000, 0x1fff
 	mask := binary.BigEndian.AppendUint16(nil, moreFragments|offset)
-	return Statement{"ip frag-off & 0x3fff != 0", []expr.Any{
+	return Statement{"ip frag-off & 0x3fff == 0", []expr.Any{
 		payload("", expr.PayloadBaseNetworkHeader, 6, 2).load(reg1),
 		&expr.Bitwise{SourceRegister: reg1, DestRegister: reg1, Len: 2, Mask: mask, Xor: make([]byte, 2)},
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg1, Data: make([]byte, 2)},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: make([]byte, 2)},
 	}}
 }
 

@@ -53,7 +53,7 @@ func run(o options) error {
 	if err := lab.Enter(); err != nil {
 		return err
 	}
-	for _, part := range strings.Split(o.parts, ",") {
+	for part := range strings.SplitSeq(o.parts, ",") {
 		measure := map[string]func(options) error{"cost": cost, "survive": survive}[part]
 		if measure == nil {
 			return fmt.Errorf("no part %q", part)

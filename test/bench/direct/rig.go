@@ -49,6 +49,7 @@ func newRig(t lab.T) (*rig, error) {
 	r.nodes = [3]*lab.Host{r.lab.NodeA, r.lab.NodeB, r.node("node-c", "192.168.0.4")}
 	for _, n := range r.nodes {
 		n.MustRun("ip", "route", "replace", "default", "via", "192.168.0.1", "dev", "eth0", "onlink")
+		n.MustRun("sh", "-c", "ip -6 route del default; true") // through another node
 	}
 	r.lab.Outside.MustRun("sysctl", "-qw", "net.ipv4.fib_multipath_hash_policy=1")
 	var err error
@@ -82,8 +83,8 @@ func (r *rig) enterAt(nodes ...int) {
 }
 
 // service returns the Service.
-func service(direct bool) *corev1.Service {
-	s := &corev1.Service{
+func service() *corev1.Service {
+	return &corev1.Service{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"},
 		Spec: corev1.ServiceSpec{
@@ -94,10 +95,6 @@ func service(direct bool) *corev1.Service {
 			},
 		},
 	}
-	if direct {
-		s.Annotations = map[string]string{"sluice-proxy.github.io/external": "direct"}
-	}
-	return s
 }
 
 // slice returns the EndpointSlice with some pods.
@@ -109,7 +106,7 @@ func (r *rig) slice(pods []int) *discoveryv1.EndpointSlice {
 		},
 		AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{},
 	}
-	for _, p := range service(false).Spec.Ports {
+	for _, p := range service().Spec.Ports {
 		s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: &p.Name, Port: &p.Port, Protocol: &p.Protocol})
 	}
 	for _, i := range pods {
@@ -128,7 +125,11 @@ func (r *rig) apply(pods ...int) error {
 	if r.api != nil {
 		return r.api.PutSlice(context.Background(), "default", r.slice(pods))
 	}
-	objects := []any{service(r.direct), r.slice(pods)}
+	web := service()
+	if r.direct {
+		web.Annotations = map[string]string{"sluice-proxy.github.io/external": "direct"}
+	}
+	objects := []any{web, r.slice(pods)}
 	for _, n := range r.nodes {
 		objects = append(objects, corev1.Node{
 			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: n.Name()},
@@ -192,7 +193,7 @@ func (r *rig) serveAPI(nodes ...*lab.Host) error {
 		}
 		r.api.Forward(r, n)
 	}
-	_, err := r.api.Client.CoreV1().Services("default").Create(ctx, service(false), metav1.CreateOptions{})
+	_, err := r.api.Client.CoreV1().Services("default").Create(ctx, service(), metav1.CreateOptions{})
 	return err
 }
 
