@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net"
 	"net/netip"
 	"slices"
 	"sync"
@@ -43,6 +44,9 @@ type Options struct {
 	Neighbours func(context.Context, []netip.Addr) (rtnl.Neighbourhood, error)
 
 	Failed func(error)
+
+	// Moved is called when the hardware address of a node has changed: another host may have taken over its address.
+	Moved func(node string, from, to net.HardwareAddr)
 }
 
 // Follower writes the tables. Its methods may be called from several goroutines.
@@ -67,6 +71,7 @@ type Follower struct {
 	recalled bool            // the tables of an earlier run were read
 	numbers  map[link]uint16 // from 1 on
 	links    []link          // by number
+	macs     map[linkKey][6]byte
 }
 
 const (
@@ -79,7 +84,7 @@ const (
 func New(o Options) *Follower {
 	f := &Follower{
 		opt: o, needed: make(chan struct{}), ports: map[route.PortID]*port{}, changed: map[route.PortID]bool{},
-		numbers: map[link]uint16{},
+		numbers: map[link]uint16{}, macs: map[linkKey][6]byte{},
 	}
 	f.setNeed = sync.OnceFunc(func() { close(f.needed) })
 	f.loop = work.New(f.update, o.Failed)
@@ -203,11 +208,22 @@ func (f *Follower) update(ctx context.Context) (time.Duration, error) {
 	}
 	next := max(lookPeriod, lookFactor*time.Since(began))
 	now := judge(keys, n)
+	f.compare(now)
 	if err := f.write(ctx, ports, changed, now); err != nil {
 		return 0, f.again(changed, err)
 	}
 	f.publish(keys, ports)
 	return next, nil
+}
+
+// compare reports hardware addresses that have changed.
+func (f *Follower) compare(now *reach) {
+	for key, mac := range now.mac {
+		if was, has := f.macs[key]; has && was != mac {
+			f.opt.Moved(key.node, was[:], mac[:])
+		}
+		f.macs[key] = mac
+	}
 }
 
 // take returns the ports, with the slots that follow from their owners, and those that have changed.

@@ -3,6 +3,7 @@ package layer2
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/netip"
 	"strings"
 	"testing"
@@ -42,6 +43,7 @@ type world struct {
 	near   map[netip.Addr]*rtnl.Neighbour
 	table  *route.Table
 	f      *Follower
+	moved  []string // hardware addresses of nodes that have changed
 }
 
 func newWorld(t *testing.T, kernel *fake) *world {
@@ -59,6 +61,9 @@ func newWorld(t *testing.T, kernel *fake) *world {
 		Kernel: kernel, Watch: kernel.Watch, Room: func() int { return 1 << 30 },
 		Peers: w.peers, Self: "a", Neighbours: w.neighbours,
 		Failed: func(err error) { t.Error(err) },
+		Moved: func(node string, from, to net.HardwareAddr) {
+			w.moved = append(w.moved, fmt.Sprintf("%s from %s to %s", node, from, to))
+		},
 	})
 	return w
 }
@@ -237,6 +242,27 @@ func TestANeighbourThatIsGoneGetsNothing(t *testing.T) {
 			if node != w.number("10.0.0.2") {
 				t.Fatalf("slot %d goes to node %d, want b, %d", slot, node, w.number("10.0.0.2"))
 			}
+		}
+	})
+}
+
+// A node whose hardware address changes still gets its slots, and the change is reported once.
+func TestAChangedHardwareAddressIsReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, &fake{Fake: nft.NewFake()})
+		w.run()
+		w.apply("web", 1, "b", "c")
+		want := w.f.written.ports[webPort()]
+		w.near[netip.MustParseAddr("10.0.0.3")].MAC = [6]byte{2, 0, 0, 0, 0, 9}
+		for range 2 {
+			w.f.loop.Wake()
+			synctest.Wait()
+		}
+		if diff := cmp.Diff([]string{"c from 02:00:00:00:00:03 to 02:00:00:00:00:09"}, w.moved); diff != "" {
+			t.Errorf("reported (-want +got):\n%s", diff)
+		}
+		if diff := cmp.Diff(want.nodes, w.f.written.ports[webPort()].nodes); diff != "" {
+			t.Errorf("slots (-before +after):\n%s", diff)
 		}
 	})
 }

@@ -18,6 +18,7 @@ type reach struct {
 	links   map[linkKey]link
 	why     map[linkKey]string // of the others: why not
 	macs    map[[6]byte]bool   // of nodes
+	mac     map[linkKey][6]byte
 }
 
 type linkKey struct {
@@ -67,7 +68,9 @@ func addresses(self string, nodes []*cluster.Node) (keys []linkKey, addrs []neti
 // judge decides which nodes can be reached at layer 2. A hardware address that several hosts have is that of something
 // between them, which forwards by addresses: a packet for a Service would not arrive.
 func judge(keys []linkKey, n rtnl.Neighbourhood) *reach {
-	r := &reach{links: map[linkKey]link{}, why: map[linkKey]string{}, macs: map[[6]byte]bool{}}
+	r := &reach{
+		links: map[linkKey]link{}, why: map[linkKey]string{}, macs: map[[6]byte]bool{}, mac: map[linkKey][6]byte{},
+	}
 	holders := map[[6]byte][]string{}
 	for _, g := range n.Gateways {
 		holders[g.MAC] = append(holders[g.MAC], "the gateway "+g.Addr.String())
@@ -96,6 +99,9 @@ func (r *reach) add(key linkKey, p *rtnl.Neighbour, holders map[[6]byte][]string
 	}
 	others := slices.DeleteFunc(slices.Clone(holders[p.MAC]), func(name string) bool { return name == "node "+key.node })
 	known := p.MAC != [6]byte{}
+	if known {
+		r.mac[key] = p.MAC
+	}
 	if known && len(others) == 0 {
 		r.macs[p.MAC] = true
 	}

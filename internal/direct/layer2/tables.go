@@ -292,7 +292,11 @@ func (s side) pass(devices []nft.Device) []nft.Chain {
 				nft.HopsAbove(s.ip, c.above), nft.Goto(name)))
 		}
 	}
-	return append(chains, prerouting)
+	// What is not translated would go back to the router, and come again, until it has no hops left.
+	return append(chains, prerouting, nft.Chain{
+		Name: "untranslated", Hook: &nft.Hook{Type: "filter", Point: nft.Forwarding},
+		Rules: []nft.Rule{nft.NewRule(nft.Invalid(), nft.In(s.vips().Name, nft.Destination(s.ip)), nft.Drop())},
+	})
 }
 
 // choose returns rules that set the priority to the number of the slot, by address and port of the client, or by the

@@ -74,6 +74,8 @@ ip sluice-direct prerouting
 	ct state new meta l4proto tcp tcp flags & syn == 0 ip daddr @vips ip ttl > 12 goto lost
 	ct state invalid icmp type != echo-request ip daddr @vips ip ttl > 16 goto errors-unknown
 	ct state invalid icmp type != echo-request ip daddr @vips ip ttl > 12 goto errors-lost
+ip sluice-direct untranslated
+	ct state invalid ip daddr @vips drop
 `
 	if diff := cmp.Diff(want, b.String()); diff != "" {
 		t.Errorf("rules (-want +got):\n%s", diff)

@@ -73,9 +73,12 @@ func ICMPError(f Family) Statement {
 
 // Unknown matches ICMP errors about packets of connections that conntrack does not know.
 func Unknown(f Family) Statement {
-	invalid, is := inState(stateInvalid), ICMPError(f)
-	return Statement{"ct state invalid " + is.text, append(invalid, is.exprs...)}
+	invalid, is := Invalid(), ICMPError(f)
+	return Statement{invalid.text + " " + is.text, append(invalid.exprs, is.exprs...)}
 }
+
+// Invalid matches packets that conntrack takes for no part of a connection. They are not translated.
+func Invalid() Statement { return Statement{"ct state invalid", inState(stateInvalid)} }
 
 // Bits of the state of a connection (NF_CT_STATE_BIT, linux/netfilter/nf_conntrack_common.h).
 const stateInvalid, stateNew = 1 << 0, 1 << 3

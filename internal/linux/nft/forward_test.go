@@ -39,6 +39,9 @@ func TestForwarding(t *testing.T) {
 			NewRule(Midstream(), SetHops(f, 5), Copy(lo, hosts.Name, Priority()), Drop()),
 			NewRule(Unknown(f), Accept()),
 		}})
+		tx.SetChain(table, Chain{Name: "forward", Hook: &Hook{Type: "filter", Point: Forwarding}, Rules: []Rule{
+			NewRule(Invalid(), Drop()),
+		}})
 	}
 	commit(t, conn, tx)
 	listing := runNft(t, netns, "list", "ruleset")
@@ -52,6 +55,7 @@ func TestForwarding(t *testing.T) {
 		"ct state new tcp flags ! syn ip6 hoplimit set 5 dup to meta priority map @hosts6 device \"lo\" drop",
 		"\ticmp type != echo-request meta priority set jhash @th,192,32 . @th,240,16 mod 1021 seed 0x51 offset 1\n",
 		"\ticmpv6 type < echo-request meta priority set jhash @th,256,128 . @th,400,16 mod 1021 seed 0x51 offset 1\n",
+		"type filter hook forward priority filter; policy accept;\n\t\tct state invalid drop\n",
 		"ct state invalid icmp type != echo-request accept", "ct state invalid icmpv6 type < echo-request accept",
 	} {
 		if !strings.Contains(listing, want) {

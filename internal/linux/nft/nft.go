@@ -87,6 +87,7 @@ type Point uint32
 // The hooks Sluice uses, as the kernel numbers them.
 const (
 	Prerouting  Point = unix.NF_INET_PRE_ROUTING
+	Forwarding  Point = unix.NF_INET_FORWARD
 	Input       Point = unix.NF_INET_LOCAL_IN
 	Output      Point = unix.NF_INET_LOCAL_OUT
 	Postrouting Point = unix.NF_INET_POST_ROUTING
@@ -94,7 +95,9 @@ const (
 
 // String returns the word nft uses.
 func (p Point) String() string {
-	return map[Point]string{Prerouting: "prerouting", Input: "input", Output: "output", Postrouting: "postrouting"}[p]
+	return map[Point]string{
+		Prerouting: "prerouting", Forwarding: "forward", Input: "input", Output: "output", Postrouting: "postrouting",
+	}[p]
 }
 
 // Chain is a chain with all its rules.

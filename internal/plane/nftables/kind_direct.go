@@ -2,6 +2,7 @@ package nftables
 
 import (
 	"context"
+	"net"
 
 	"github.com/sluice-proxy/sluice/internal/direct/layer2"
 	"github.com/sluice-proxy/sluice/internal/linux/nft"
@@ -24,6 +25,10 @@ func openDirect(s plane.Setup, beside *nft.Conn) (plane.Part, func() *plane.Dire
 		Neighbours: rtnl.New(s.NetNS).Neighbourhood,
 		Failed: func(err error) {
 			s.Log.Warn("Cannot pass connections of clients outside on to other nodes, retrying", "error", err)
+		},
+		Moved: func(node string, from, to net.HardwareAddr) {
+			s.Log.Warn("The hardware address of another node has changed; what it owns goes there",
+				"peer", node, "from", from.String(), "to", to.String())
 		},
 	})
 	return plane.Part{Follower: f, Run: f.Run, Close: conn.Close}, f.Status, nil

@@ -1,0 +1,112 @@
+//go:build linux
+
+package direct
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/direct"
+	"github.com/sluice-proxy/sluice/test/harness"
+	"github.com/sluice-proxy/sluice/test/lab"
+)
+
+// forgerAddr is the address of forged packets.
+func forgerAddr() netip.Addr { return netip.MustParseAddr("203.0.113.77") }
+
+// Two nodes that believe each other to be the owner of all slots pass a packet on once each, and not in a circle.
+func TestNodesThatDisagreeAreNoLoop(t *testing.T) {
+	r := newRig(t, 0, 1)
+	sum := r.begin(1)
+	r.masquerade = true
+	r.signal(0, syscall.SIGSTOP) // believes in node B
+	r.apply(0)
+	r.agree(sum, 1, 2) // believe in node A
+	const packets = 200
+	for node := range 2 {
+		r.enterAt(node)
+		for _, flags := range []byte{ack, syn, ack} {
+			most := 2 + direct.Passes
+			if flags == syn {
+				most = 2
+			}
+			tap := r.tap() // the second ones are within a connection, out of its window
+			for i := range packets {
+				r.forge(netip.AddrPortFrom(forgerAddr(), uint16(1024+i)), netip.MustParseAddr(vip4), flags, 64)
+			}
+			n := tap.received(forgerAddr())
+			t.Logf("%d packets with flags %#x at node %d: nodes receive %d", packets, flags, node, n)
+			if n < packets || n > packets*most {
+				t.Errorf("%d packets with flags %#x at node %d: nodes receive %d", packets, flags, node, n)
+			}
+		}
+	}
+}
+
+// A neighbour that uses the hardware address of a node gains nothing: its packets are served where they arrive, and the
+// connections of others go on once the node has sent a packet again.
+func TestHardwareAddressOfANode(t *testing.T) {
+	r := newRig(t, 0, 1, 2)
+	r.begin(0, 1, 2)
+	f := r.flows(50, lab.TCP, vip4)
+	neighbour := r.neighbour()
+	const packets = 300
+	tap := r.tap()
+	for i := range packets {
+		from := netip.AddrPortFrom(forgerAddr(), uint16(1024+i))
+		r.frame(neighbour, r.mac(r.nodes[1], "eth0"), r.mac(r.nodes[0], "eth0"), unix.ETH_P_IP, forged(from, netip.MustParseAddr(vip4), syn, 64))
+	}
+	if res := r.nodes[1].Ping(netip.MustParseAddr("192.168.0.1")); res.Outcome != lab.Answered { // the switch learns it
+		t.Fatal(res)
+	}
+	if n := tap.received(forgerAddr()); n != packets {
+		t.Errorf("%d packets with the hardware address of a node: nodes receive %d", packets, n)
+	}
+	f.survive("a neighbour uses the hardware address of node B")
+}
+
+// A host that takes over the address of a node gets what is for that node, as of all traffic to it. The daemon reports
+// it. It is no news if it takes over the address of the router as well.
+func TestPoisonedNeighbourTable(t *testing.T) {
+	r := newRig(t, 0, 1)
+	r.begin(0, 1)
+	neighbour, a, b := r.neighbour(), r.nodes[0], r.nodes[1]
+	// The entries of the lab are permanent; others have the state of one that was just verified.
+	a.MustRun("ip", "neigh", "replace", b.Addr4().String(), "lladdr", r.mac(b, "eth0").String(), "dev", "eth0", "nud", "reachable")
+	r.enterAt(0)
+	r.flows(50, lab.TCP, vip4).survive("before")
+	claimed := fmt.Sprintf("peer=node-b from=%s to=%s", r.mac(b, "eth0"), r.mac(neighbour, "eth0"))
+	harness.Eventually(r, timeout, func() error {
+		r.claim(neighbour, a, b.Addr4(), r.mac(neighbour, "eth0")) // the kernel believes no second reply within a second
+		if len(r.daemons[0].Log.Lines(claimed)) == 0 {
+			return fmt.Errorf("the log of node A lacks %q", claimed)
+		}
+		return nil
+	})
+	a.MustRun("ip", "neigh", "del", b.Addr4().String(), "dev", "eth0") // it asks again, and node B answers
+	harness.Eventually(r, timeout, func() error {
+		_, err := r.checksum(0)
+		if s := a.MustRun("ip", "neigh", "show", b.Addr4().String()); !strings.Contains(s, r.mac(b, "eth0").String()) {
+			err = errors.Join(err, fmt.Errorf("node B is %s", s))
+		}
+		return err
+	})
+	r.flows(50, lab.TCP, vip4).survive("after")
+	// The address of the router, too: nothing can be passed on to what may be a router.
+	harness.Eventually(r, timeout, func() error {
+		r.claim(neighbour, a, b.Addr4(), r.mac(r.lab.Outside, "br0"))
+		_, err := r.checksum(0)
+		if err == nil || !strings.Contains(err.Error(), "has the same hardware address") {
+			return fmt.Errorf("got %w, want that two hosts have one hardware address", err)
+		}
+		return nil
+	})
+	r.masquerade = true
+	r.flows(50, lab.TCP, vip4).survive("the address of the router")
+}
