@@ -5,6 +5,7 @@ package direct
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"strings"
 	"syscall"
@@ -38,7 +39,7 @@ func TestNodesThatDisagreeAreNoLoop(t *testing.T) {
 			}
 			tap := r.tap() // the second ones are within a connection, out of its window
 			for i := range packets {
-				r.forge(netip.AddrPortFrom(forgerAddr(), uint16(1024+i)), netip.MustParseAddr(vip4), flags, 64)
+				r.forge(netip.AddrPortFrom(forgerAddr(), uint16(1024+i)), web().Addr(), flags, 64)
 			}
 			n := tap.received(forgerAddr())
 			t.Logf("%d packets with flags %#x at node %d: nodes receive %d", packets, flags, node, n)
@@ -55,12 +56,12 @@ func TestHardwareAddressOfANode(t *testing.T) {
 	r := newRig(t, 0, 1, 2)
 	r.begin(0, 1, 2)
 	f := r.flows(50, lab.TCP, vip4)
-	neighbour := r.neighbour()
+	neighbour, a, b := r.neighbour(), r.mac(r.nodes[0], "eth0"), r.mac(r.nodes[1], "eth0")
 	const packets = 300
 	tap := r.tap()
 	for i := range packets {
 		from := netip.AddrPortFrom(forgerAddr(), uint16(1024+i))
-		r.frame(neighbour, r.mac(r.nodes[1], "eth0"), r.mac(r.nodes[0], "eth0"), unix.ETH_P_IP, forged(from, netip.MustParseAddr(vip4), syn, 64))
+		r.frame(neighbour, [2]net.HardwareAddr{b, a}, unix.ETH_P_IP, forged(from, web().Addr(), syn, 64))
 	}
 	if res := r.nodes[1].Ping(netip.MustParseAddr("192.168.0.1")); res.Outcome != lab.Answered { // the switch learns it
 		t.Fatal(res)
@@ -78,7 +79,8 @@ func TestPoisonedNeighbourTable(t *testing.T) {
 	r.begin(0, 1)
 	neighbour, a, b := r.neighbour(), r.nodes[0], r.nodes[1]
 	// The entries of the lab are permanent; others have the state of one that was just verified.
-	a.MustRun("ip", "neigh", "replace", b.Addr4().String(), "lladdr", r.mac(b, "eth0").String(), "dev", "eth0", "nud", "reachable")
+	a.MustRun("ip", "neigh", "replace", b.Addr4().String(), "lladdr", r.mac(b, "eth0").String(), "dev", "eth0",
+		"nud", "reachable")
 	r.enterAt(0)
 	r.flows(50, lab.TCP, vip4).survive("before")
 	claimed := fmt.Sprintf("peer=node-b from=%s to=%s", r.mac(b, "eth0"), r.mac(neighbour, "eth0"))

@@ -82,8 +82,8 @@ func (r *rig) neighbour() *lab.Host {
 	return h
 }
 
-// frame sends a frame to a node, with any source.
-func (r *rig) frame(from *lab.Host, source, to net.HardwareAddr, protocol uint16, payload []byte) {
+// frame sends a frame from a host, with any source.
+func (r *rig) frame(from *lab.Host, ends [2]net.HardwareAddr, protocol uint16, payload []byte) {
 	r.Helper()
 	r.must(from.Do(func() error {
 		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
@@ -95,7 +95,7 @@ func (r *rig) frame(from *lab.Host, source, to net.HardwareAddr, protocol uint16
 		if err != nil {
 			return err
 		}
-		b := binary.BigEndian.AppendUint16(append(slices.Clone(to), source...), protocol)
+		b := binary.BigEndian.AppendUint16(append(slices.Clone(ends[1]), ends[0]...), protocol)
 		return unix.Sendto(fd, append(b, payload...), 0, &unix.SockaddrLinklayer{Ifindex: link.Attrs().Index})
 	}))
 }
@@ -118,7 +118,7 @@ func (r *rig) claim(from, at *lab.Host, addr netip.Addr, mac net.HardwareAddr) {
 	r.Helper()
 	reply := append(append([]byte{0, 1, 8, 0, 6, 4, 0, 2}, mac...), addr.AsSlice()...)
 	reply = append(append(reply, r.mac(at, "eth0")...), at.Addr4().AsSlice()...)
-	r.frame(from, mac, r.mac(at, "eth0"), unix.ETH_P_ARP, reply)
+	r.frame(from, [2]net.HardwareAddr{mac, r.mac(at, "eth0")}, unix.ETH_P_ARP, reply)
 }
 
 func checksum(b []byte) uint16 {

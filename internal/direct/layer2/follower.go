@@ -317,9 +317,8 @@ func (f *Follower) rebuild(ctx context.Context, w *writer, c *content) error {
 	if err != nil {
 		return err
 	}
-	f.g = 0
-	if slices.ContainsFunc(there, func(t nft.Table) bool { return t.Name == f.g.name() }) {
-		f.g = 1
+	if f.g, err = f.free(ctx, there); err != nil {
+		return err
 	}
 	w.g = f.g
 	if err := f.opt.Kernel.DeleteTables(ctx, f.g.tables()...); err != nil {
@@ -329,6 +328,21 @@ func (f *Follower) rebuild(ctx context.Context, w *writer, c *content) error {
 		return w.err
 	}
 	return f.opt.Kernel.DeleteTables(ctx, (1 - f.g).tables()...)
+}
+
+// free returns the generation that is not in use. If both exist, a run of the program has ended before it had deleted
+// the old one, or before it had written the chains of the new one, which come last.
+func (f *Follower) free(ctx context.Context, there []nft.Table) (generation, error) {
+	for g := range generation(generations) {
+		if !slices.ContainsFunc(there, func(t nft.Table) bool { return t.Name == g.name() }) {
+			return g, nil
+		}
+	}
+	complete, err := f.opt.Kernel.Has(ctx, side{ip: nft.IP4}.table(0), prerouting)
+	if err != nil || !complete {
+		return 0, err
+	}
+	return 1, nil
 }
 
 // number returns the number of a node at an address, from 1 on. It stays the same.

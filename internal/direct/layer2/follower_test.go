@@ -25,8 +25,13 @@ type fake struct {
 	edit func(nft.Edit)
 }
 
-func (f *fake) Has(_ context.Context, t nft.Table, _ string) (bool, error) {
-	return f.Tables[t] != nil, nil
+func (f *fake) Has(_ context.Context, t nft.Table, chain string) (bool, error) {
+	state := f.Tables[t]
+	if state == nil || chain == "" {
+		return state != nil, nil
+	}
+	_, has := state.Chains[chain]
+	return has, nil
 }
 
 func (f *fake) Watch(ctx context.Context, _ []nft.Table, _ func(), report func(nft.Edit)) error {
@@ -214,6 +219,39 @@ func TestTablesAreRebuilt(t *testing.T) {
 		for slot, before := range was.nodes[unknown] {
 			if now := is.nodes[unknown][slot]; (before == 0) != (now == 0) {
 				t.Fatalf("slot %d: node %d was before this one, after the restart it is %d", slot, before, now)
+			}
+		}
+	})
+}
+
+// A run that follows one that was killed while it built tables keeps those that work until its own do.
+func TestTablesThatWorkStayUntilOthersDo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, unfinished := range []generation{1, 0} {
+			kernel := &fake{Fake: nft.NewFake()}
+			w := newWorld(t, kernel)
+			w.run()
+			w.apply("web", 1, "b", "c")
+			if unfinished == 0 { // the second build has the other name
+				kernel.edit(nft.Edit{})
+				synctest.Wait()
+			}
+			if got := w.tables(); len(got) != 3 || got[0] == unfinished.name() {
+				t.Fatalf("there are %v", got)
+			}
+			tx := &nft.Tx{}
+			for _, table := range unfinished.tables() {
+				tx.AddTable(table)
+			}
+			if err := kernel.Commit(t.Context(), tx); err != nil {
+				t.Fatal(err)
+			}
+			again := newWorld(t, kernel)
+			again.apply("web", 1, "b", "c")
+			again.run()
+			synctest.Wait()
+			if got := w.tables(); len(got) != 3 || got[0] != unfinished.name() {
+				t.Errorf("tables %v were built, want %s in place of the unfinished ones", got, unfinished.name())
 			}
 		}
 	})

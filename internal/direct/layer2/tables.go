@@ -193,6 +193,9 @@ func (l layout) equal(o layout) bool {
 	return slices.Equal(l.devices, o.devices) && l.byClient == o.byClient
 }
 
+// prerouting is a chain of each generation.
+const prerouting = "prerouting"
+
 const (
 	// hops is how many hops a packet gets that is passed on because this node does not know its connection. It loses one
 	// each time, and one with no more than lastHops is not passed on: so there is no loop, whatever nodes believe, and
@@ -268,7 +271,7 @@ func (s side) pass(devices []nft.Device) []nft.Chain {
 		pass = append(pass, nft.NewRule(nft.Copy(d, s.nodes(d).Name, nft.Priority()), nft.Drop()))
 	}
 	chains := []nft.Chain{{Name: "pass", Rules: append(pass, nft.NewRule(nft.ClearPriority()))}}
-	prerouting := nft.Chain{Name: "prerouting", Hook: &nft.Hook{
+	hook := nft.Chain{Name: prerouting, Hook: &nft.Hook{
 		Type: "filter", Point: nft.Prerouting, Priority: afterConntrack,
 	}}
 	for _, of := range subjects() {
@@ -288,12 +291,12 @@ func (s side) pass(devices []nft.Device) []nft.Chain {
 			name, rules := of.prefix()+c.name, append(s.choose(of, first...), c.rules...)
 			chains = append(chains, nft.Chain{Name: name, Rules: append(rules, nft.NewRule(nft.ClearPriority()))})
 			// Nft lists a comparison that follows another as a range.
-			prerouting.Rules = append(prerouting.Rules, nft.NewRule(from, nft.In(s.vips().Name, nft.Destination(s.ip)),
+			hook.Rules = append(hook.Rules, nft.NewRule(from, nft.In(s.vips().Name, nft.Destination(s.ip)),
 				nft.HopsAbove(s.ip, c.above), nft.Goto(name)))
 		}
 	}
 	// What is not translated would go back to the router, and come again, until it has no hops left.
-	return append(chains, prerouting, nft.Chain{
+	return append(chains, hook, nft.Chain{
 		Name: "untranslated", Hook: &nft.Hook{Type: "filter", Point: nft.Forwarding},
 		Rules: []nft.Rule{nft.NewRule(nft.Invalid(), nft.In(s.vips().Name, nft.Destination(s.ip)), nft.Drop())},
 	})

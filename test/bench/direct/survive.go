@@ -26,8 +26,7 @@ type contender struct {
 // survive counts the connections that break while the router and the endpoints change.
 func survive(o options) error {
 	all := []contender{
-		{"Sluice, direct", func(r *rig, n *lab.Host) (*harness.Process, error) { return r.sluice(n) }, true},
-		{"Sluice, without it", func(r *rig, n *lab.Host) (*harness.Process, error) { return r.sluice(n) }, false},
+		{"Sluice, direct", (*rig).sluice, true}, {"Sluice, without it", (*rig).sluice, false},
 	}
 	if o.kubeProxy != "" {
 		all = append(all, contender{"kube-proxy", func(r *rig, n *lab.Host) (*harness.Process, error) {
