@@ -40,6 +40,8 @@ type rig struct {
 	dir     string
 
 	annotation string
+	mode       string
+	flags      []string
 	masquerade bool // a pod may see another address than that of the client
 }
 
@@ -47,7 +49,7 @@ type rig struct {
 func newRig(t *testing.T, pods ...int) *rig {
 	t.Helper()
 	l := lab.New(t, lab.Options{Timeout: 5 * time.Second})
-	r := &rig{T: t, lab: l, at: map[netip.Addr]int{}, annotation: "direct"}
+	r := &rig{T: t, lab: l, at: map[netip.Addr]int{}, annotation: "direct", mode: "nftables"}
 	r.nodes = [3]*lab.Host{l.NodeA, l.NodeB, l.Node("node-c", "192.168.0.4", "2001:db8::4")}
 	for _, n := range r.nodes {
 		n.MustRun("ip", "route", "replace", "default", "via", "192.168.0.1", "dev", "eth0", "onlink")
@@ -160,8 +162,10 @@ func (r *rig) start(node int) {
 	path, err := harness.Program()
 	r.must(err)
 	n := r.nodes[node]
-	r.daemons[node], err = harness.Start(n, exec.Command(path, "--manifests="+r.dir, "--hostname-override="+n.Name(),
-		"--proxy-mode=nftables", "--cluster-cidr=10.180.0.0/16,fd00:10:180::/48", "--reload-jitter=0"))
+	r.daemons[node], err = harness.Start(n, exec.Command(path, append([]string{
+		"--manifests=" + r.dir, "--hostname-override=" + n.Name(), "--proxy-mode=" + r.mode,
+		"--cluster-cidr=10.180.0.0/16,fd00:10:180::/48", "--reload-jitter=0",
+	}, r.flags...)...))
 	r.must(err)
 	r.Cleanup(func() {
 		if r.Failed() {

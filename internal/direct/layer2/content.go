@@ -11,6 +11,7 @@ import (
 // content is what the tables hold besides the rules, for the devices.
 type content struct {
 	devices []nft.Device
+	tunnel  uint16                           // its UDP port; 0: there is none
 	small   map[place]map[string]nft.Element // all sets but those of slots, by key
 	ports   map[route.PortID]*rendered
 }
@@ -92,6 +93,10 @@ func (c *content) addNodes(r *reach, number func(string) uint16) {
 	}
 	for mac := range r.macs {
 		c.put(sides()[0], peers(), nft.Element{Key: string(nft.Key{}.Ether(mac))})
+	}
+	for a := range r.outer {
+		s := side{ip: familyOf(route.FamilyOf(a))}
+		c.put(s, s.outer(), nft.Element{Key: string(nft.Key{}.Addr(a))})
 	}
 }
 
@@ -251,7 +256,7 @@ func (w *writer) build(c *content) {
 	}
 	w.flush()
 	w.update(&content{}, c)
-	for t, chains := range w.g.chains(c.devices) {
+	for t, chains := range w.g.chains(c) {
 		for _, chain := range chains {
 			w.tx.SetChain(t, chain)
 		}

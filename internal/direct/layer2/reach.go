@@ -16,8 +16,10 @@ import (
 type reach struct {
 	devices []nft.Device // on which packets may enter
 	links   map[linkKey]link
-	why     map[linkKey]string // of the others: why not
-	macs    map[[6]byte]bool   // of nodes
+	why     map[linkKey]string  // of the others: why not
+	macs    map[[6]byte]bool    // of nodes
+	distant []linkKey           // of the others: those that a tunnel may reach
+	outer   map[netip.Addr]bool // from which packets of the tunnel may come
 }
 
 type linkKey struct {
@@ -33,7 +35,8 @@ type link struct {
 
 // equal reports whether two are the same.
 func (r *reach) equal(o *reach) bool {
-	return o != nil && slices.Equal(r.devices, o.devices) && mapsEqual(r.links, o.links) && mapsEqual(r.macs, o.macs)
+	return o != nil && slices.Equal(r.devices, o.devices) && mapsEqual(r.links, o.links) && mapsEqual(r.macs, o.macs) &&
+		mapsEqual(r.outer, o.outer)
 }
 
 func mapsEqual[K, V comparable](a, b map[K]V) bool {
@@ -67,7 +70,7 @@ func addresses(self string, nodes []*cluster.Node) (keys []linkKey, addrs []neti
 // judge decides which nodes can be reached at layer 2. A hardware address that several hosts have is that of something
 // between them, which forwards by addresses: a packet for a Service would not arrive.
 func judge(keys []linkKey, n rtnl.Neighbourhood) *reach {
-	r := &reach{links: map[linkKey]link{}, why: map[linkKey]string{}, macs: map[[6]byte]bool{}}
+	r := &reach{links: map[linkKey]link{}, why: map[linkKey]string{}, macs: map[[6]byte]bool{}, outer: map[netip.Addr]bool{}}
 	holders := map[[6]byte][]string{}
 	for _, g := range n.Gateways {
 		holders[g.MAC] = append(holders[g.MAC], "the gateway "+g.Addr.String())
@@ -83,9 +86,13 @@ func judge(keys []linkKey, n rtnl.Neighbourhood) *reach {
 	for i, p := range n.Peers {
 		r.add(keys[i], p, holders)
 	}
+	r.sortDevices()
+	return r
+}
+
+func (r *reach) sortDevices() {
 	slices.SortFunc(r.devices, func(a, b nft.Device) int { return cmp.Compare(a.Index, b.Index) })
 	r.devices = slices.Compact(r.devices)
-	return r
 }
 
 // add adds a node.
@@ -101,9 +108,9 @@ func (r *reach) add(key linkKey, p *rtnl.Neighbour, holders map[[6]byte][]string
 	}
 	switch {
 	case p.Routed:
-		r.why[key] = "it is behind a gateway"
+		r.why[key], r.distant = "it is behind a gateway", append(r.distant, key)
 	case known && len(others) > 0:
-		r.why[key] = others[0] + " has the same hardware address"
+		r.why[key], r.distant = others[0]+" has the same hardware address", append(r.distant, key)
 	case !p.Resolved:
 		r.why[key] = fmt.Sprintf("%s does not answer on %s", p.Addr, p.Device.Name)
 	default:

@@ -111,6 +111,9 @@ func (s side) nodes(on nft.Device) nft.Set {
 
 func peers() nft.Set { return nft.Set{Name: "peers", Key: []nft.Type{nft.Ether}} }
 
+// outer is the set of addresses from which packets of the tunnel may come.
+func (s side) outer() nft.Set { return nft.Set{Name: s.name("tunnel-ends"), Key: []nft.Type{s.addr()}} }
+
 func (s side) sets(devices []nft.Device) []nft.Set {
 	all := []nft.Set{s.vips(), s.byClient()}
 	for _, at := range s.stages() {
@@ -121,6 +124,9 @@ func (s side) sets(devices []nft.Device) []nft.Set {
 	}
 	if s.entering && s.ip == nft.IP4 {
 		all = append(all, peers())
+	}
+	if !s.entering {
+		all = append(all, s.outer())
 	}
 	return all
 }
@@ -137,19 +143,22 @@ const (
 )
 
 // chains returns the chains of a generation.
-func (g generation) chains(devices []nft.Device) map[nft.Table][]nft.Chain {
+func (g generation) chains(c *content) map[nft.Table][]nft.Chain {
 	all := map[nft.Table][]nft.Chain{}
 	for _, s := range sides() {
 		t := s.table(g)
 		if s.entering {
-			all[t] = append(all[t], s.forward(devices))
+			all[t] = append(all[t], s.forward(c.devices))
 		} else {
-			all[t] = append(all[t], s.pass(devices)...)
+			all[t] = append(all[t], s.pass(c.devices)...)
+			if c.tunnel != 0 {
+				all[t] = append(all[t], s.guard(c.tunnel))
+			}
 		}
 	}
 	s4, s6 := side{nft.IP4, true}, side{nft.IP6, true}
 	netdev := nft.Table{Family: nft.Netdev, Name: g.name()}
-	for _, d := range devices {
+	for _, d := range c.devices {
 		all[netdev] = append(all[netdev], nft.Chain{
 			Name: fmt.Sprintf("ingress-%d", d.Index), Hook: &nft.Hook{Type: "filter", Device: d.Name},
 			Rules: []nft.Rule{
@@ -206,6 +215,13 @@ func (s side) pass(devices []nft.Device) []nft.Chain {
 			nft.In(s.vips().Name, nft.Destination(s.ip)), nft.Goto(c.name)))
 	}
 	return append(chains, prerouting)
+}
+
+// guard returns the chain that drops packets of the tunnel that come from elsewhere than other nodes.
+func (s side) guard(port uint16) nft.Chain {
+	return nft.Chain{Name: "input", Hook: &nft.Hook{Type: "filter", Point: nft.Input}, Rules: []nft.Rule{
+		nft.NewRule(nft.UDP(), nft.ToPort(port), nft.Not(nft.In(s.outer().Name, nft.Source(s.ip))), nft.Drop()),
+	}}
 }
 
 // choose returns rules that set the priority to the number of the slot, by address and port of the client, or by the

@@ -12,7 +12,7 @@ import (
 // The rules of one family, as nft prints them. KEY is the key of a frontend.
 func TestRules(t *testing.T) {
 	var b strings.Builder
-	chains := generation(0).chains([]nft.Device{{Name: "eth0", Index: 2}, {Name: "eth1", Index: 3}})
+	chains := generation(0).chains(&content{devices: []nft.Device{{Name: "eth0", Index: 2}, {Name: "eth1", Index: 3}}, tunnel: 10264})
 	for _, table := range generation(0).tables()[:2] {
 		for _, c := range chains[table] {
 			if strings.HasSuffix(c.Name, "ip6") {
