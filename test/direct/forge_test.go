@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/test/lab"
 )
 
 // Flags of TCP.
@@ -48,15 +50,21 @@ func checksum(b []byte) uint16 {
 func (r *rig) received() (sum int) {
 	r.Helper()
 	for _, n := range r.nodes {
-		text := n.MustRun("cat", "/proc/net/dev")
-		_, rest, _ := strings.Cut(text, "eth0:")
-		fields := strings.Fields(rest)
-		if len(fields) < 2 {
-			r.Fatal(fmt.Errorf("no eth0 in %s", text))
-		}
-		packets, err := strconv.Atoi(fields[1])
-		r.must(err)
-		sum += packets
+		sum += r.receivedAt(n, "eth0")
 	}
 	return sum
+}
+
+// receivedAt returns how many packets a device has received.
+func (r *rig) receivedAt(n *lab.Host, device string) int {
+	r.Helper()
+	text := n.MustRun("cat", "/proc/net/dev")
+	_, rest, _ := strings.Cut(text, device+":")
+	fields := strings.Fields(rest)
+	if len(fields) < 2 {
+		r.Fatal(fmt.Errorf("no %s in %s", device, text))
+	}
+	packets, err := strconv.Atoi(fields[1])
+	r.must(err)
+	return packets
 }

@@ -40,16 +40,15 @@ type rig struct {
 	dir     string
 
 	annotation string
-	mode       string
-	flags      []string
-	masquerade bool // a pod may see another address than that of the client
+	flags      [3][]string // of the daemons
+	masquerade bool        // a pod may see another address than that of the client
 }
 
 // newRig makes a rig with a pod on each of some nodes.
 func newRig(t *testing.T, pods ...int) *rig {
 	t.Helper()
-	l := lab.New(t, lab.Options{Timeout: 5 * time.Second})
-	r := &rig{T: t, lab: l, at: map[netip.Addr]int{}, annotation: "direct", mode: "nftables"}
+	l := lab.New(t, lab.Options{Timeout: 5 * time.Second, Cgroups: lab.HasCgroups()})
+	r := &rig{T: t, lab: l, at: map[netip.Addr]int{}, annotation: "direct"}
 	r.nodes = [3]*lab.Host{l.NodeA, l.NodeB, l.Node("node-c", "192.168.0.4", "2001:db8::4")}
 	for _, n := range r.nodes {
 		n.MustRun("ip", "route", "replace", "default", "via", "192.168.0.1", "dev", "eth0", "onlink")
@@ -163,9 +162,9 @@ func (r *rig) start(node int) {
 	r.must(err)
 	n := r.nodes[node]
 	r.daemons[node], err = harness.Start(n, exec.Command(path, append([]string{
-		"--manifests=" + r.dir, "--hostname-override=" + n.Name(), "--proxy-mode=" + r.mode,
+		"--manifests=" + r.dir, "--hostname-override=" + n.Name(), "--proxy-mode=nftables",
 		"--cluster-cidr=10.180.0.0/16,fd00:10:180::/48", "--reload-jitter=0",
-	}, r.flags...)...))
+	}, r.flags[node]...)...))
 	r.must(err)
 	r.Cleanup(func() {
 		if r.Failed() {

@@ -4,12 +4,18 @@ package direct
 
 import (
 	"bytes"
+	"fmt"
+	"net"
 	"net/netip"
 	"testing"
 	"time"
 
+	"github.com/sluice-proxy/sluice/internal/direct/layer2"
+	"github.com/sluice-proxy/sluice/test/harness"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
+
+const port = 10264 // of the tunnel
 
 // distant puts a node behind the router, for the others and back, with strict reverse path filters.
 func (r *rig) distant(node int) {
@@ -34,7 +40,9 @@ func (r *rig) distant(node int) {
 func TestConnectionsSurviveBehindARouter(t *testing.T) {
 	r := newRig(t, 0, 1, 2)
 	r.distant(2)
-	r.flags = []string{"--direct-tunnel-port=10264"}
+	for i := range r.flags {
+		r.flags[i] = []string{fmt.Sprintf("--direct-tunnel-port=%d", port)}
+	}
 	sum := r.begin(0, 2)
 	var all []*flows
 	for _, vip := range []string{vip4, vip6} {
@@ -66,5 +74,39 @@ func TestConnectionsSurviveBehindARouter(t *testing.T) {
 				t.Errorf("20,000 bytes to %s: %s", f.backends[i], res)
 			}
 		}
+	}
+	r.refuseStrangers()
+}
+
+// refuseStrangers verifies that a node takes packets of the tunnel from nodes alone.
+func (r *rig) refuseStrangers() {
+	r.Helper()
+	const packets = 100
+	inside := append([]byte{8, 0, 0, 0, 0, 0x28, 0x18, 0}, make([]byte, 60)...) // RFC 7348, section 5, with network 10264
+	received := func() int { return r.receivedAt(r.nodes[2], layer2.TunnelName) }
+	before := received()
+	for _, from := range []*lab.Host{r.lab.Outside, r.nodes[0]} {
+		r.must(from.Do(func() error {
+			c, err := net.Dial("udp", netip.AddrPortFrom(r.nodes[2].Addr4(), port).String())
+			if err != nil {
+				return err
+			}
+			defer func() { _ = c.Close() }() // all was sent
+			for range packets {
+				if _, err := c.Write(inside); err != nil {
+					return err
+				}
+			}
+			return nil
+		}))
+	}
+	harness.Eventually(r, timeout, func() error {
+		if n := received() - before; n < packets {
+			return fmt.Errorf("%d of %d packets of a node arrived", n, packets)
+		}
+		return nil
+	})
+	if n := received() - before; n > packets*3/2 {
+		r.Errorf("%d packets came through the tunnel, want the %d of a node", n, packets)
 	}
 }

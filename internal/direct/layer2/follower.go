@@ -275,7 +275,10 @@ func (f *Follower) write(
 	if f.written != nil && same && len(changed) == 0 {
 		return nil
 	}
-	c := &content{devices: r.devices, tunnel: f.opt.Port, small: map[place]map[string]nft.Element{}, ports: map[route.PortID]*rendered{}}
+	c := &content{
+		devices: r.devices, tunnel: f.opt.Port,
+		small: map[place]map[string]nft.Element{}, ports: map[route.PortID]*rendered{},
+	}
 	for id, p := range ports {
 		c.addSmall(p)
 		if f.written != nil && same && !changed[id] {

@@ -70,7 +70,9 @@ func addresses(self string, nodes []*cluster.Node) (keys []linkKey, addrs []neti
 // judge decides which nodes can be reached at layer 2. A hardware address that several hosts have is that of something
 // between them, which forwards by addresses: a packet for a Service would not arrive.
 func judge(keys []linkKey, n rtnl.Neighbourhood) *reach {
-	r := &reach{links: map[linkKey]link{}, why: map[linkKey]string{}, macs: map[[6]byte]bool{}, outer: map[netip.Addr]bool{}}
+	r := &reach{
+		links: map[linkKey]link{}, why: map[linkKey]string{}, macs: map[[6]byte]bool{}, outer: map[netip.Addr]bool{},
+	}
 	holders := map[[6]byte][]string{}
 	for _, g := range n.Gateways {
 		holders[g.MAC] = append(holders[g.MAC], "the gateway "+g.Addr.String())

@@ -12,7 +12,8 @@ import (
 // The rules of one family, as nft prints them. KEY is the key of a frontend.
 func TestRules(t *testing.T) {
 	var b strings.Builder
-	chains := generation(0).chains(&content{devices: []nft.Device{{Name: "eth0", Index: 2}, {Name: "eth1", Index: 3}}, tunnel: 10264})
+	devices := []nft.Device{{Name: "eth0", Index: 2}, {Name: "eth1", Index: 3}}
+	chains := generation(0).chains(&content{devices: devices, tunnel: 10264})
 	for _, table := range generation(0).tables()[:2] {
 		for _, c := range chains[table] {
 			if strings.HasSuffix(c.Name, "ip6") {
@@ -59,6 +60,8 @@ ip sluice-direct lost
 ip sluice-direct prerouting
 	ct state new meta l4proto tcp tcp flags & syn == 0 ip ttl > 16 ip daddr @vips goto unknown
 	ct state new meta l4proto tcp tcp flags & syn == 0 ip ttl > 12 ip daddr @vips goto lost
+ip sluice-direct input
+	meta l4proto udp th dport 10264 ip saddr != @tunnel-ends drop
 `
 	if diff := cmp.Diff(want, b.String()); diff != "" {
 		t.Errorf("rules (-want +got):\n%s", diff)

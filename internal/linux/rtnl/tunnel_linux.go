@@ -24,9 +24,6 @@ const (
 	largest = 65485
 )
 
-// dummy is an address that no host has (RFC 7600, section 4.8).
-var dummy = net.IPv4(192, 0, 0, 8).To4()
-
 // Tunnel is a VXLAN interface (RFC 7348), by which distant hosts become neighbours.
 type Tunnel struct {
 	netns    int
@@ -47,8 +44,8 @@ func NewTunnel(netns int, name string, port uint16) *Tunnel {
 	return &Tunnel{netns: netns, name: name, port: port, answered: map[netip.Addr]bool{}}
 }
 
-// Inner returns the address by which a host is a neighbour: its own one in IPv4, which it answers for on all interfaces,
-// and in IPv6 the link-local one of its end of the tunnel.
+// Inner returns the address by which a host is a neighbour: in IPv4 its own one, for which it answers on all
+// interfaces, and in IPv6 the link-local one of its end of the tunnel.
 func Inner(name string, addr netip.Addr) netip.Addr {
 	if addr.Is4() {
 		return addr
@@ -117,7 +114,8 @@ func (t *Tunnel) configure(h *netlink.Handle, link netlink.Link) error {
 	if err := sysctl.New(sysctl.Options{NetNS: t.netns}).Set("net.ipv4.conf."+t.name+".rp_filter", "2"); err != nil {
 		return err
 	}
-	if err := h.AddrReplace(link, &netlink.Addr{IPNet: netlink.NewIPNet(dummy), Scope: unix.RT_SCOPE_HOST}); err != nil {
+	dummy := netlink.NewIPNet(net.IPv4(192, 0, 0, 8).To4()) // no host has it (RFC 7600, section 4.8)
+	if err := h.AddrReplace(link, &netlink.Addr{IPNet: dummy, Scope: unix.RT_SCOPE_HOST}); err != nil {
 		return err
 	}
 	if err := h.LinkSetUp(link); err != nil {
@@ -135,7 +133,8 @@ func (t *Tunnel) configure(h *netlink.Handle, link netlink.Link) error {
 
 // lead makes packets for hardware addresses go to their ends.
 func (t *Tunnel) lead(ctx context.Context, h *netlink.Handle, link netlink.Link, far []End) error {
-	list, err := netns.List(ctx, func() ([]netlink.Neigh, error) { return h.NeighList(link.Attrs().Index, unix.AF_BRIDGE) })
+	index := link.Attrs().Index
+	list, err := netns.List(ctx, func() ([]netlink.Neigh, error) { return h.NeighList(index, unix.AF_BRIDGE) })
 	if err != nil {
 		return err
 	}
@@ -147,7 +146,7 @@ func (t *Tunnel) lead(ctx context.Context, h *netlink.Handle, link netlink.Link,
 	}
 	entry := func(mac [6]byte, to netip.Addr) *netlink.Neigh {
 		return &netlink.Neigh{
-			LinkIndex: link.Attrs().Index, Family: unix.AF_BRIDGE, Flags: netlink.NTF_SELF, State: netlink.NUD_PERMANENT,
+			LinkIndex: index, Family: unix.AF_BRIDGE, Flags: netlink.NTF_SELF, State: netlink.NUD_PERMANENT,
 			HardwareAddr: mac[:], IP: to.AsSlice(),
 		}
 	}
@@ -175,7 +174,40 @@ func (t *Tunnel) lead(ctx context.Context, h *netlink.Handle, link netlink.Link,
 // ask returns the other ends as neighbours.
 func (t *Tunnel) ask(ctx context.Context, h *netlink.Handle, link netlink.Link, far []End) (out []Neighbour, err error) {
 	index := link.Attrs().Index
-	states := map[netip.Addr]int{}
+	states, err := states(ctx, h, index)
+	if err != nil {
+		return nil, err
+	}
+	before := maps.Clone(t.answered)
+	clear(t.answered)
+	for _, e := range far {
+		n := Neighbour{Addr: e.Inner, Device: Device{t.name, index}, MAC: hardwareAddress(e.Name)}
+		n.Resolved = before[e.Inner]
+		probe := &netlink.Neigh{LinkIndex: index, IP: e.Inner.AsSlice(), HardwareAddr: n.MAC[:], State: netlink.NUD_PROBE}
+		switch state := states[e.Inner]; {
+		case state&(netlink.NUD_REACHABLE|netlink.NUD_DELAY) != 0:
+			n.Resolved, probe = true, nil
+		case state&netlink.NUD_STALE != 0: // its use makes the kernel ask again
+			probe = &netlink.Neigh{LinkIndex: index, IP: probe.IP, Flags: netlink.NTF_USE}
+		case state&netlink.NUD_PROBE != 0:
+			probe = nil
+		case state != 0:
+			n.Resolved = false
+		}
+		t.answered[e.Inner] = n.Resolved
+		if probe != nil {
+			if err := h.NeighSet(probe); err != nil {
+				return nil, err
+			}
+		}
+		out = append(out, n)
+	}
+	return out, nil
+}
+
+// states returns the states of the neighbours on an interface; 0: none is known.
+func states(ctx context.Context, h *netlink.Handle, index int) (map[netip.Addr]int, error) {
+	out := map[netip.Addr]int{}
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
 		list, err := netns.List(ctx, func() ([]netlink.Neigh, error) { return h.NeighList(index, family) })
 		if err != nil {
@@ -183,32 +215,9 @@ func (t *Tunnel) ask(ctx context.Context, h *netlink.Handle, link netlink.Link, 
 		}
 		for _, e := range list {
 			if a, ok := netip.AddrFromSlice(e.IP); ok && len(e.HardwareAddr) == 6 {
-				states[a.Unmap()] = e.State
+				out[a.Unmap()] = e.State
 			}
 		}
-	}
-	before := maps.Clone(t.answered)
-	clear(t.answered)
-	for _, e := range far {
-		n := Neighbour{Addr: e.Inner, Device: Device{t.name, index}, MAC: hardwareAddress(e.Name)}
-		use := &netlink.Neigh{LinkIndex: index, IP: e.Inner.AsSlice(), HardwareAddr: n.MAC[:], State: netlink.NUD_PROBE}
-		switch state := states[e.Inner]; {
-		case state&(netlink.NUD_REACHABLE|netlink.NUD_DELAY) != 0:
-			n.Resolved, use = true, nil
-		case state&netlink.NUD_STALE != 0: // it has answered, so that using it makes the kernel ask again
-			n.Resolved, use = before[e.Inner], &netlink.Neigh{LinkIndex: index, IP: use.IP, Flags: netlink.NTF_USE}
-		case state&netlink.NUD_PROBE != 0:
-			n.Resolved, use = before[e.Inner], nil
-		case state == 0:
-			n.Resolved = before[e.Inner]
-		}
-		t.answered[e.Inner] = n.Resolved
-		if use != nil {
-			if err := h.NeighSet(use); err != nil {
-				return nil, err
-			}
-		}
-		out = append(out, n)
 	}
 	return out, nil
 }
