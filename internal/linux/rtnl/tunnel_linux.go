@@ -183,7 +183,8 @@ func (t *Tunnel) ask(ctx context.Context, h *netlink.Handle, link netlink.Link, 
 	for _, e := range far {
 		n := Neighbour{Addr: e.Inner, Device: Device{t.name, index}, MAC: hardwareAddress(e.Name)}
 		n.Resolved = before[e.Inner]
-		probe := &netlink.Neigh{LinkIndex: index, IP: e.Inner.AsSlice(), HardwareAddr: n.MAC[:], State: netlink.NUD_PROBE}
+		probe := &netlink.Neigh{LinkIndex: index, IP: e.Inner.AsSlice(), State: netlink.NUD_PROBE}
+		probe.HardwareAddr = n.MAC[:]
 		switch state := states[e.Inner]; {
 		case state&(netlink.NUD_REACHABLE|netlink.NUD_DELAY) != 0:
 			n.Resolved, probe = true, nil
