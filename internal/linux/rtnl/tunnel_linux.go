@@ -77,7 +77,7 @@ func (t *Tunnel) Neighbours(ctx context.Context, self End, far []End) ([]Neighbo
 	if err != nil {
 		return nil, fmt.Errorf("make the tunnel %s: %w", t.name, err)
 	}
-	out, err := t.ask(ctx, h, link, far)
+	out, err := t.ask(ctx, h, link.Attrs().Index, far)
 	if err != nil {
 		return nil, fmt.Errorf("find neighbours on %s: %w", t.name, err)
 	}
@@ -172,8 +172,7 @@ func (t *Tunnel) lead(ctx context.Context, h *netlink.Handle, link netlink.Link,
 }
 
 // ask returns the other ends as neighbours.
-func (t *Tunnel) ask(ctx context.Context, h *netlink.Handle, link netlink.Link, far []End) (out []Neighbour, err error) {
-	index := link.Attrs().Index
+func (t *Tunnel) ask(ctx context.Context, h *netlink.Handle, index int, far []End) (out []Neighbour, err error) {
 	states, err := states(ctx, h, index)
 	if err != nil {
 		return nil, err
