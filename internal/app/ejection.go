@@ -11,7 +11,9 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/eject/watch"
 	"github.com/sluice-proxy/sluice/internal/event"
+	"github.com/sluice-proxy/sluice/internal/linux/conntrack"
 	"github.com/sluice-proxy/sluice/internal/plane"
+	"github.com/sluice-proxy/sluice/internal/process"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/source/convert"
 	"github.com/sluice-proxy/sluice/internal/text"
@@ -22,7 +24,7 @@ const maxEjections = 16 << 20
 
 // assembleEjection makes the part that lets backends leave to which connections fail.
 func (d *daemon) assembleEjection() error {
-	table, err := openConnections(d.o.NetNS)
+	table, err := conntrack.Open(d.o.NetNS)
 	if errors.Is(err, errors.ErrUnsupported) {
 		return nil
 	}
@@ -42,7 +44,7 @@ func (d *daemon) assembleEjection() error {
 		Summary: func(_ event.Group, p route.Problem) { d.record(event.Ejected(p)) },
 	})
 	d.ejection = watch.New(watch.Options{
-		Table: table, Shares: d.store.SetShares, Direct: d.untranslated(), Before: before, CPU: threadTime,
+		Table: table, Shares: d.store.SetShares, Direct: d.untranslated(), Before: before, CPU: process.ThreadTime,
 		Changed: d.ejected, Save: d.saveEjections,
 		Failed: func(err error) {
 			d.o.Log.Warn("Cannot read conntrack: no endpoint leaves as connections to it fail", "error", err)

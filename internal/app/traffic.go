@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/answer/inspect"
+	"github.com/sluice-proxy/sluice/internal/linux/conntrack"
 	"github.com/sluice-proxy/sluice/internal/metrics"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/traffic"
@@ -16,13 +17,12 @@ func (d *daemon) openTraffic() {
 	if d.plane.Tracking == plane.Untracked {
 		return
 	}
-	table, err := traffic.Open(d.o.NetNS)
+	table, err := conntrack.Open(d.o.NetNS)
 	if err != nil {
 		d.o.Log.Warn("Live connections are not known", "error", err)
+		return
 	}
-	if table != nil {
-		d.flows = traffic.NewLister(table, d.plane.Tracking)
-	}
+	d.flows = traffic.NewLister(table, d.plane.Tracking)
 }
 
 // failed returns a function that returns how many connections to each backend failed; nil: that is not known, or the

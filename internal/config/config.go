@@ -70,9 +70,12 @@ type Config struct {
 	// Ejection is that of Services without the annotation.
 	Ejection cluster.Ejection
 
+	// DirectTunnel is the UDP port of the tunnel to nodes that are not at layer 2; 0: there is none.
+	DirectTunnel uint16
+
 	// effective is the configuration in force, defaults and flags included, as a KubeProxyConfiguration v1alpha1. Loading
 	// it gives the same Config, except the fields that only flags set: Manifests, Client.Master, Drain, IgnoreKubeProxy,
-	// ReloadJitter, Ejection, and the tasks in place of running.
+	// ReloadJitter, Ejection, DirectTunnel, and the tasks in place of running.
 	effective []byte
 }
 

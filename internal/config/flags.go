@@ -33,6 +33,7 @@ type ownFlags struct {
 	IgnoreKubeProxy bool            `json:"ignore-kube-proxy"`
 	Jitter          metav1.Duration `json:"reload-jitter"`
 	Ejection        string          `json:"ejection"`
+	DirectTunnel    int32           `json:"direct-tunnel-port"`
 	Version         Version         `json:"version"`
 	ConntrackMax    *int32          `json:"conntrack-max"` // nil: not set
 	UDPTimeout      metav1.Duration `json:"udp-timeout"`

@@ -77,6 +77,7 @@ func settings() []flagCase {
 		{args: "--write-config-to=/w", want: func(c *Config) { c.WriteConfigTo = "/w" }},
 		{args: "--cleanup", want: func(c *Config) { c.Cleanup = true }},
 		{args: "--ejection=on", want: func(c *Config) { c.Ejection = cluster.Ejection{Clients: 2, Row: 5} }},
+		{args: "--direct-tunnel-port=10264", want: func(c *Config) { c.DirectTunnel = 10264 }},
 		{args: "--reload-jitter=5m", want: func(c *Config) { c.ReloadJitter = 5 * time.Minute }},
 		{args: "--ignore-kube-proxy", want: func(c *Config) { c.IgnoreKubeProxy = true }},
 		{args: "--init-only", want: func(c *Config) { c.InitOnly = true }},

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"math"
 	"net/netip"
 	"regexp"
 	"slices"
@@ -118,6 +119,7 @@ func (c *check) convert(opt Options) *Config {
 		WindowsService:  in.WindowsRunAsService,
 		ReloadJitter:    c.reloadJitter(),
 		Ejection:        c.ejection(),
+		DirectTunnel:    uint16(c.between("--direct-tunnel-port", &c.own.DirectTunnel, 0, math.MaxUint16)),
 	}
 	cfg.ExternalIPs = enabled(in.FeatureGates, gateExternalIPs)
 	cfg.ExternalIPRanges = c.prefixes("--external-ip-ranges", c.own.ExternalIPRanges)

@@ -14,19 +14,31 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/direct"
 	"github.com/sluice-proxy/sluice/internal/direct/layer2"
+	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 	"github.com/sluice-proxy/sluice/test/harness"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// Connections survive the loss of the node at which they enter, and pods see the address of the client.
+// Connections survive the loss of the node at which they enter, and pods see the address of the client, also if a node
+// runs in mode ebpf.
 func TestConnectionsSurviveANodeWithoutBackends(t *testing.T) {
-	r := newRig(t, 0, 1)
-	r.begin(0, 1)
-	f := r.flows(100, lab.TCP, vip4)
-	r.enterAt(0, 1)
-	f.survive("the router leaves out node C")
-	r.enterAt(1)
-	f.survive("the router leaves out node A")
+	for _, mode := range []string{"nftables", "ebpf"} {
+		t.Run(mode, func(t *testing.T) {
+			r := newRig(t, 0, 1)
+			if mode == "ebpf" {
+				kerneltest.NeedPrograms(t)
+				r.flags[0] = []string{
+					"--proxy-mode=ebpf", "--bpf-dir=" + filepath.Join(lab.BPFFS(t), "sluice"), "--cgroup-root=" + r.nodes[0].Cgroup(),
+				}
+			}
+			r.begin(0, 1)
+			f := r.flows(100, lab.TCP, vip4)
+			r.enterAt(0, 1)
+			f.survive("the router leaves out node C")
+			r.enterAt(1)
+			f.survive("the router leaves out node A")
+		})
+	}
 }
 
 // Pods come up on a node that had none: a third of the connections now belong to it, and reach their old pods.

@@ -118,7 +118,7 @@ func (r *rig) claim(from, at *lab.Host, addr netip.Addr, mac net.HardwareAddr) {
 	r.Helper()
 	reply := append(append([]byte{0, 1, 8, 0, 6, 4, 0, 2}, mac...), addr.AsSlice()...)
 	reply = append(append(reply, r.mac(at, "eth0")...), at.Addr4().AsSlice()...)
-	r.frame(from, [2]net.HardwareAddr{mac, r.mac(at, "eth0")}, unix.ETH_P_ARP, reply)
+	r.frame(from, [2]net.HardwareAddr{r.mac(from, "eth0"), r.mac(at, "eth0")}, unix.ETH_P_ARP, reply)
 }
 
 func checksum(b []byte) uint16 {
@@ -134,15 +134,21 @@ func checksum(b []byte) uint16 {
 func (r *rig) received() (sum int) {
 	r.Helper()
 	for _, n := range r.nodes {
-		text := n.MustRun("cat", "/proc/net/dev")
-		_, rest, _ := strings.Cut(text, "eth0:")
-		fields := strings.Fields(rest)
-		if len(fields) < 2 {
-			r.Fatal(fmt.Errorf("no eth0 in %s", text))
-		}
-		packets, err := strconv.Atoi(fields[1])
-		r.must(err)
-		sum += packets
+		sum += r.receivedAt(n, "eth0")
 	}
 	return sum
+}
+
+// receivedAt returns how many packets a device has received.
+func (r *rig) receivedAt(n *lab.Host, device string) int {
+	r.Helper()
+	text := n.MustRun("cat", "/proc/net/dev")
+	_, rest, _ := strings.Cut(text, device+":")
+	fields := strings.Fields(rest)
+	if len(fields) < 2 {
+		r.Fatal(fmt.Errorf("no %s in %s", device, text))
+	}
+	packets, err := strconv.Atoi(fields[1])
+	r.must(err)
+	return packets
 }

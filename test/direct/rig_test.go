@@ -40,13 +40,14 @@ type rig struct {
 	dir     string
 
 	annotation string
-	masquerade bool // a pod may see another address than that of the client
+	flags      [3][]string // of the daemons
+	masquerade bool        // a pod may see another address than that of the client
 }
 
 // newRig makes a rig with a pod on each of some nodes.
 func newRig(t *testing.T, pods ...int) *rig {
 	t.Helper()
-	l := lab.New(t, lab.Options{Timeout: 5 * time.Second, Cgroups: true})
+	l := lab.New(t, lab.Options{Timeout: 5 * time.Second, Cgroups: lab.HasCgroups()})
 	r := &rig{T: t, lab: l, at: map[netip.Addr]int{}, annotation: "direct"}
 	r.nodes = [3]*lab.Host{l.NodeA, l.NodeB, l.Node("node-c", "192.168.0.4", "2001:db8::4")}
 	for _, n := range r.nodes {
@@ -157,17 +158,16 @@ func (r *rig) applyPods(pods ...int) {
 // web is the address of the Service.
 func web() netip.AddrPort { return netip.AddrPortFrom(netip.MustParseAddr(vip4), 80) }
 
-// start starts the daemon of a node, with further arguments.
-func (r *rig) start(node int, args ...string) {
+// start starts the daemon of a node.
+func (r *rig) start(node int) {
 	r.Helper()
 	path, err := harness.Program()
 	r.must(err)
 	n := r.nodes[node]
-	args = append([]string{
+	r.daemons[node], err = harness.Start(n, exec.Command(path, append([]string{
 		"--manifests=" + r.dir, "--hostname-override=" + n.Name(), "--proxy-mode=nftables",
 		"--cluster-cidr=10.180.0.0/16,fd00:10:180::/48", "--reload-jitter=0",
-	}, args...)
-	r.daemons[node], err = harness.Start(n, exec.Command(path, args...))
+	}, r.flags[node]...)...))
 	r.must(err)
 	r.Cleanup(func() {
 		if r.Failed() {

@@ -4,7 +4,6 @@ package direct
 
 import (
 	"fmt"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -136,7 +135,8 @@ func TestOtherModesReportTheAnnotation(t *testing.T) {
 	for _, mode := range []string{"iptables", "userspace"} {
 		r.signal(0, syscall.SIGTERM)
 		<-r.daemons[0].Ended()
-		r.start(0, "--proxy-mode="+mode)
+		r.flags[0] = []string{"--proxy-mode=" + mode}
+		r.start(0)
 		harness.Eventually(r, timeout, func() error {
 			var s inspect.Status
 			if err := admin.Dial(admin.Options{NetNS: r.nodes[0].NetNSFD()}).Get(r.Context(), "/status", nil, &s); err != nil {
@@ -152,29 +152,10 @@ func TestOtherModesReportTheAnnotation(t *testing.T) {
 		r.flows(50, lab.TCP, vip4).survive("mode " + mode)
 		r.signal(0, syscall.SIGTERM)
 		<-r.daemons[0].Ended()
+		r.flags[0] = nil
 		r.start(0)
 		r.agree("", 0, 1, 2)
 		r.masquerade = false
 		r.flows(50, lab.TCP, vip4).survive("after mode " + mode)
-	}
-}
-
-// Mode ebpf serves clients outside by the rules of mode nftables.
-func TestModeEBPFPassesOn(t *testing.T) {
-	r := newRig(t, 0, 1)
-	sum := r.begin(0, 1)
-	f := r.flows(50, lab.TCP, vip4)
-	for _, args := range [][]string{
-		{"--proxy-mode=ebpf", "--bpf-dir=" + filepath.Join(lab.BPFFS(t), "sluice"), "--cgroup-root=" + r.nodes[0].Cgroup()},
-		{"--proxy-mode=nftables"},
-	} {
-		r.signal(0, syscall.SIGTERM)
-		<-r.daemons[0].Ended()
-		r.start(0, args...)
-		if got := r.agree("", 0, 1, 2); got != sum {
-			t.Errorf("%s: nodes agree on %s, before they did on %s", args[0], got, sum)
-		}
-		f.survive(args[0])
-		r.flows(50, lab.TCP, vip4).survive("connections since " + args[0])
 	}
 }

@@ -234,7 +234,7 @@ func (s Status) direct(p *page) {
 			reached++
 		}
 	}
-	p.Field("Direct", fmt.Sprintf("%s, owners %s, reaches %d of %s of other nodes at layer 2",
+	p.Field("Direct", fmt.Sprintf("%s, owners %s, reaches %d of %s of other nodes",
 		text.Count(d.Ports, "port"), d.Checksum, reached, text.Count(len(d.Peers), "address")))
 	for _, peer := range d.Peers {
 		if peer.Why != "" {

@@ -129,6 +129,10 @@ func (c *content) addNodes(r *reach, number func(link) uint16) {
 	for mac := range r.macs {
 		c.put(sides()[0], peers(), nft.Element{Key: string(nft.Key{}.Ether(mac))})
 	}
+	for a := range r.outer {
+		s := side{ip: familyOf(route.FamilyOf(a))}
+		c.put(s, s.outer(), nft.Element{Key: string(nft.Key{}.Addr(a))})
+	}
 }
 
 // value is a node in the priority of a packet: greater than all slots, and with the lowest bits zero, by which queues

@@ -43,6 +43,9 @@ type Options struct {
 	// Neighbours returns how this host reaches addresses (rtnl.Links).
 	Neighbours func(context.Context, []netip.Addr) (rtnl.Neighbourhood, error)
 
+	Tunnel Tunnel // nil: distant nodes are not reached
+	Port   uint16 // of the tunnel
+
 	Failed func(error)
 
 	// Moved is called when the hardware address of a node has changed: another host may have taken over its address.
@@ -209,6 +212,9 @@ func (f *Follower) update(ctx context.Context) (time.Duration, error) {
 	next := max(lookPeriod, lookFactor*time.Since(began))
 	now := judge(keys, n)
 	f.compare(now)
+	if err := f.dig(ctx, now, nodes); err != nil {
+		return 0, f.again(changed, err)
+	}
 	if err := f.write(ctx, ports, changed, now); err != nil {
 		return 0, f.again(changed, err)
 	}
@@ -251,6 +257,7 @@ func (f *Follower) remember(ctx context.Context, nodes []*cluster.Node, ports ma
 	keys, addrs := addresses(f.opt.Self, nodes)
 	for i, a := range addrs {
 		names[a] = keys[i].node
+		names[rtnl.Inner(keys[i].node, a)] = keys[i].node
 	}
 	if err := f.recall(ctx, ports, names); err != nil {
 		return err
@@ -286,8 +293,8 @@ func (f *Follower) write(
 		return nil
 	}
 	c := &content{
-		layout: layout{devices: r.devices}, small: map[place]map[string]nft.Element{}, ports: map[route.PortID]*rendered{},
-		errors: map[netip.Addr]*rendered{},
+		layout: layout{devices: r.devices, tunnel: f.opt.Port}, small: map[place]map[string]nft.Element{},
+		ports: map[route.PortID]*rendered{}, errors: map[netip.Addr]*rendered{},
 	}
 	for id, p := range ports {
 		c.addSmall(p)
@@ -356,23 +363,33 @@ func (f *Follower) number(l link) uint16 {
 
 // remove deletes the tables.
 func (f *Follower) remove(ctx context.Context) error {
-	_, err := Remove(ctx, f.opt.Kernel)
+	_, err := Remove(ctx, f.opt.Kernel, f.opt.Tunnel)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.written, f.status = nil, nil
 	return err
 }
 
-// Remove deletes all tables of this package, and returns a few words for each.
-func Remove(ctx context.Context, k Kernel) (removed []string, err error) {
+// Remove deletes all tables of this package and the tunnel, and returns a few words for each.
+func Remove(ctx context.Context, k Kernel, t Tunnel) (removed []string, err error) {
 	there, err := existing(ctx, k)
-	if err != nil || len(there) == 0 {
+	if err != nil {
 		return nil, err
 	}
 	for _, t := range there {
 		removed = append(removed, "table "+t.String())
 	}
-	return removed, k.DeleteTables(ctx, there...)
+	if len(there) > 0 {
+		err = k.DeleteTables(ctx, there...)
+	}
+	if err != nil || t == nil {
+		return removed, err
+	}
+	had, err := t.Remove()
+	if had {
+		removed = append(removed, "interface "+TunnelName)
+	}
+	return removed, err
 }
 
 // existing returns the tables that exist.

@@ -19,6 +19,8 @@ type reach struct {
 	why     map[linkKey]string // of the others: why not
 	macs    map[[6]byte]bool   // of nodes
 	mac     map[linkKey][6]byte
+	distant []linkKey           // of the others: those that a tunnel may reach
+	outer   map[netip.Addr]bool // from which packets of the tunnel may come
 }
 
 type linkKey struct {
@@ -34,7 +36,8 @@ type link struct {
 
 // equal reports whether two are the same.
 func (r *reach) equal(o *reach) bool {
-	return o != nil && slices.Equal(r.devices, o.devices) && mapsEqual(r.links, o.links) && mapsEqual(r.macs, o.macs)
+	return o != nil && slices.Equal(r.devices, o.devices) && mapsEqual(r.links, o.links) && mapsEqual(r.macs, o.macs) &&
+		mapsEqual(r.outer, o.outer)
 }
 
 func mapsEqual[K, V comparable](a, b map[K]V) bool {
@@ -70,6 +73,7 @@ func addresses(self string, nodes []*cluster.Node) (keys []linkKey, addrs []neti
 func judge(keys []linkKey, n rtnl.Neighbourhood) *reach {
 	r := &reach{
 		links: map[linkKey]link{}, why: map[linkKey]string{}, macs: map[[6]byte]bool{}, mac: map[linkKey][6]byte{},
+		outer: map[netip.Addr]bool{},
 	}
 	holders := map[[6]byte][]string{}
 	for _, g := range n.Gateways {
@@ -86,9 +90,13 @@ func judge(keys []linkKey, n rtnl.Neighbourhood) *reach {
 	for i, p := range n.Peers {
 		r.add(keys[i], p, holders)
 	}
+	r.sortDevices()
+	return r
+}
+
+func (r *reach) sortDevices() {
 	slices.SortFunc(r.devices, func(a, b nft.Device) int { return cmp.Compare(a.Index, b.Index) })
 	r.devices = slices.Compact(r.devices)
-	return r
 }
 
 // add adds a node.
@@ -107,9 +115,9 @@ func (r *reach) add(key linkKey, p *rtnl.Neighbour, holders map[[6]byte][]string
 	}
 	switch {
 	case p.Routed:
-		r.why[key] = "it is behind a gateway"
+		r.why[key], r.distant = "it is behind a gateway", append(r.distant, key)
 	case known && len(others) > 0:
-		r.why[key] = others[0] + " has the same hardware address"
+		r.why[key], r.distant = others[0]+" has the same hardware address", append(r.distant, key)
 	case !p.Resolved:
 		r.why[key] = fmt.Sprintf("%s does not answer on %s", p.Addr, p.Device.Name)
 	default:

@@ -157,6 +157,9 @@ func (s side) nodes(on nft.Device) nft.Set {
 
 func peers() nft.Set { return nft.Set{Name: "peers", Key: []nft.Type{nft.Ether}} }
 
+// outer is the set of addresses from which packets of the tunnel may come.
+func (s side) outer() nft.Set { return nft.Set{Name: s.name("tunnel-ends"), Key: []nft.Type{s.addr()}} }
+
 func (s side) sets(devices []nft.Device) []nft.Set {
 	all := []nft.Set{s.vips()}
 	if s.entering && s.ip == nft.IP4 {
@@ -175,18 +178,20 @@ func (s side) sets(devices []nft.Device) []nft.Set {
 			}
 		}
 	}
-	for _, d := range devices {
-		if !s.entering {
-			all = append(all, s.nodes(d))
-		}
+	if s.entering {
+		return all
 	}
-	return all
+	for _, d := range devices {
+		all = append(all, s.nodes(d))
+	}
+	return append(all, s.outer())
 }
 
 // layout is what the rules depend on, besides the sets.
 type layout struct {
 	devices  []nft.Device
-	byClient bool // a port has session affinity
+	byClient bool   // a port has session affinity
+	tunnel   uint16 // its UDP port; 0: there is none
 }
 
 func (l layout) equal(o layout) bool {
@@ -216,6 +221,9 @@ func (g generation) chains(l layout) map[nft.Table][]nft.Chain {
 			all[t] = append(all[t], s.forward(l)...)
 		} else {
 			all[t] = append(all[t], s.pass(l.devices)...)
+			if l.tunnel != 0 {
+				all[t] = append(all[t], s.guard(l.tunnel))
+			}
 		}
 	}
 	netdev := nft.Table{Family: nft.Netdev, Name: g.name()}
@@ -300,6 +308,13 @@ func (s side) pass(devices []nft.Device) []nft.Chain {
 		Name: "untranslated", Hook: &nft.Hook{Type: "filter", Point: nft.Forwarding},
 		Rules: []nft.Rule{nft.NewRule(nft.Invalid(), nft.In(s.vips().Name, nft.Destination(s.ip)), nft.Drop())},
 	})
+}
+
+// guard returns the chain that drops packets of the tunnel that come from elsewhere than other nodes.
+func (s side) guard(port uint16) nft.Chain {
+	return nft.Chain{Name: "input", Hook: &nft.Hook{Type: "filter", Point: nft.Input}, Rules: []nft.Rule{
+		nft.NewRule(nft.UDP(), nft.ToPort(port), nft.Not(nft.In(s.outer().Name, nft.Source(s.ip))), nft.Drop()),
+	}}
 }
 
 // choose returns rules that set the priority to the number of the slot, by address and port of the client, or by the

@@ -12,7 +12,8 @@ import (
 // The rules of one family, as nft prints them. KEY is the key of a frontend.
 func TestRules(t *testing.T) {
 	var b strings.Builder
-	chains := generation(0).chains(layout{[]nft.Device{{Name: "eth0", Index: 2}, {Name: "eth1", Index: 3}}, true})
+	devices := []nft.Device{{Name: "eth0", Index: 2}, {Name: "eth1", Index: 3}}
+	chains := generation(0).chains(layout{devices, true, 10264})
 	for _, table := range generation(0).tables()[:2] {
 		for _, c := range chains[table] {
 			if strings.HasSuffix(c.Name, "ip6") {
@@ -76,6 +77,8 @@ ip sluice-direct prerouting
 	ct state invalid icmp type != echo-request ip daddr @vips ip ttl > 12 goto errors-lost
 ip sluice-direct untranslated
 	ct state invalid ip daddr @vips drop
+ip sluice-direct input
+	meta l4proto udp th dport 10264 ip saddr != @tunnel-ends drop
 `
 	if diff := cmp.Diff(want, b.String()); diff != "" {
 		t.Errorf("rules (-want +got):\n%s", diff)
@@ -85,7 +88,7 @@ ip sluice-direct untranslated
 // Packets that enter pay for session affinity only if a port has it.
 func TestRulesWithoutSessionAffinity(t *testing.T) {
 	devices := []nft.Device{{Name: "eth0", Index: 2}}
-	for i, with := range (side{nft.IP4, true}).forward(layout{devices, true}) {
+	for i, with := range (side{nft.IP4, true}).forward(layout{devices: devices, byClient: true}) {
 		var want []string
 		for _, r := range with.Rules {
 			if !strings.Contains(r.String(), "by-client") {
@@ -93,7 +96,7 @@ func TestRulesWithoutSessionAffinity(t *testing.T) {
 			}
 		}
 		var got []string
-		for _, r := range (side{nft.IP4, true}).forward(layout{devices, false})[i].Rules {
+		for _, r := range (side{nft.IP4, true}).forward(layout{devices: devices})[i].Rules {
 			got = append(got, r.String())
 		}
 		if diff := cmp.Diff(want, got); diff != "" || len(got) == len(with.Rules) {

@@ -145,6 +145,11 @@ func Midstream() Statement {
 // TCP matches packets of TCP.
 func TCP() Statement { return equals("meta l4proto tcp", L4Proto(), []byte{unix.IPPROTO_TCP}) }
 
+// ToPort matches packets to a port, of a protocol that has ports.
+func ToPort(port uint16) Statement {
+	return equals(fmt.Sprintf("th dport %d", port), DestinationPort(), Key{}.Port(port))
+}
+
 // Accept accepts the packet.
 func Accept() Statement { return verdict("accept", expr.VerdictAccept, "") }
 

@@ -20,7 +20,12 @@ func openDirect(s plane.Setup, beside *nft.Conn) (plane.Part, func() *plane.Dire
 	if err != nil {
 		return plane.Part{}, nil, err
 	}
+	var tunnel layer2.Tunnel
+	if port := s.Config.DirectTunnel; port != 0 {
+		tunnel = rtnl.NewTunnel(s.NetNS, layer2.TunnelName, port)
+	}
 	f := layer2.New(layer2.Options{
+		Tunnel: tunnel, Port: s.Config.DirectTunnel,
 		Kernel: conn, Room: conn.Room, Watch: conn.Watch, Peers: s.Peers, Self: s.Config.NodeName,
 		Neighbours: rtnl.New(s.NetNS).Neighbourhood,
 		Failed: func(err error) {
@@ -34,12 +39,12 @@ func openDirect(s plane.Setup, beside *nft.Conn) (plane.Part, func() *plane.Dire
 	return plane.Part{Follower: f, Run: f.Run, Close: conn.Close}, f.Status, nil
 }
 
-// removeDirect removes the tables of this part.
+// removeDirect removes the tables and the tunnel of this part.
 func removeDirect(ctx context.Context, s plane.Setup) ([]string, error) {
 	conn, err := nft.Open(nft.Options{NetNS: s.NetNS})
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = conn.Close() }() // all is answered
-	return layer2.Remove(ctx, conn)
+	return layer2.Remove(ctx, conn, rtnl.NewTunnel(s.NetNS, layer2.TunnelName, 0))
 }

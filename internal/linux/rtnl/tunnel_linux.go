@@ -1,0 +1,254 @@
+package rtnl
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/linux/netns"
+	"github.com/sluice-proxy/sluice/internal/linux/sysctl"
+)
+
+const (
+	// network is the VXLAN network identifier, and the number of the routing table.
+	network = 10264
+
+	// largest is the greatest packet in the tunnel, in bytes. The kernel fragments what carries it.
+	largest = 65485
+)
+
+// Tunnel is a VXLAN interface (RFC 7348), by which distant hosts become neighbours.
+type Tunnel struct {
+	netns    int
+	name     string
+	port     uint16
+	answered map[netip.Addr]bool // when it was last known
+}
+
+// End is a host with the same tunnel.
+type End struct {
+	Name  string     // its hardware address in the tunnel follows from it
+	Outer netip.Addr // to which the packets that carry others go
+	Inner netip.Addr // by which it is a neighbour
+}
+
+// NewTunnel returns a tunnel, by the name of its interface and a port of UDP. It does nothing yet.
+func NewTunnel(netns int, name string, port uint16) *Tunnel {
+	return &Tunnel{netns: netns, name: name, port: port, answered: map[netip.Addr]bool{}}
+}
+
+// Inner returns the address by which a host is a neighbour: in IPv4 its own one, for which it answers on all
+// interfaces, and in IPv6 the link-local one of its end of the tunnel.
+func Inner(name string, addr netip.Addr) netip.Addr {
+	if addr.Is4() {
+		return addr
+	}
+	m := hardwareAddress(name)
+	return netip.AddrFrom16([16]byte{0xfe, 0x80, 8: m[0] ^ 2, m[1], m[2], 0xff, 0xfe, m[3], m[4], m[5]}) // RFC 4291, A
+}
+
+// hardwareAddress returns the address of a host in the tunnel: a local one, of one host.
+func hardwareAddress(name string) (mac [6]byte) {
+	sum := sha256.Sum256([]byte(name))
+	copy(mac[:], sum[:])
+	mac[0] = mac[0]&^1 | 2
+	return mac
+}
+
+// Neighbours makes the tunnel as needed, and returns the other ends as neighbours, in their order. It makes the kernel
+// ask those that have not answered, or not recently, without waiting for the answer.
+func (t *Tunnel) Neighbours(ctx context.Context, self End, far []End) ([]Neighbour, error) {
+	h, err := netns.Handle(t.netns, unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("open route netlink: %w", err)
+	}
+	defer h.Close()
+	link, err := t.ensure(h, self)
+	if err == nil {
+		err = t.lead(ctx, h, link, far)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("make the tunnel %s: %w", t.name, err)
+	}
+	out, err := t.ask(ctx, h, link.Attrs().Index, far)
+	if err != nil {
+		return nil, fmt.Errorf("find neighbours on %s: %w", t.name, err)
+	}
+	return out, nil
+}
+
+// ensure makes the interface, unless it is there.
+func (t *Tunnel) ensure(h *netlink.Handle, self End) (netlink.Link, error) {
+	mac := hardwareAddress(self.Name)
+	want := &netlink.Vxlan{
+		LinkAttrs: netlink.LinkAttrs{Name: t.name, MTU: largest, HardwareAddr: mac[:]},
+		VxlanId:   network, Port: int(t.port), SrcAddr: self.Outer.AsSlice(), UDPCSum: true,
+	}
+	link, err := h.LinkByName(t.name)
+	if v, is := link.(*netlink.Vxlan); err == nil && is && v.Port == want.Port && v.SrcAddr.Equal(want.SrcAddr) &&
+		v.HardwareAddr.String() == want.HardwareAddr.String() && v.Flags&net.FlagUp != 0 {
+		return link, nil
+	}
+	if err == nil {
+		err = h.LinkDel(link)
+	}
+	if err != nil && !errors.As(err, &netlink.LinkNotFoundError{}) {
+		return nil, err
+	}
+	if err := h.LinkAdd(want); err != nil {
+		return nil, err
+	}
+	return want, t.configure(h, want)
+}
+
+// configure lets packets of clients in, whose answers leave by another interface: with reverse path filters the kernel
+// drops them, unless the interface has an address and rp_filter is 2.
+func (t *Tunnel) configure(h *netlink.Handle, link netlink.Link) error {
+	if err := sysctl.New(sysctl.Options{NetNS: t.netns}).Set("net.ipv4.conf."+t.name+".rp_filter", "2"); err != nil {
+		return err
+	}
+	dummy := netlink.NewIPNet(net.IPv4(192, 0, 0, 8).To4()) // no host has it (RFC 7600, section 4.8)
+	if err := h.AddrReplace(link, &netlink.Addr{IPNet: dummy, Scope: unix.RT_SCOPE_HOST}); err != nil {
+		return err
+	}
+	if err := h.LinkSetUp(link); err != nil {
+		return err
+	}
+	// The output of copied packets is this interface (nf_dup_ipv4), which needs a route.
+	if err := h.RuleAdd(t.rule()); err != nil && !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	all := &net.IPNet{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)}
+	return h.RouteReplace(&netlink.Route{
+		LinkIndex: link.Attrs().Index, Table: network, Scope: unix.RT_SCOPE_LINK, Dst: all,
+	})
+}
+
+// lead makes packets for hardware addresses go to their ends.
+func (t *Tunnel) lead(ctx context.Context, h *netlink.Handle, link netlink.Link, far []End) error {
+	index := link.Attrs().Index
+	list, err := netns.List(ctx, func() ([]netlink.Neigh, error) { return h.NeighList(index, unix.AF_BRIDGE) })
+	if err != nil {
+		return err
+	}
+	there := map[[6]byte]netip.Addr{}
+	for _, e := range list {
+		if a, ok := netip.AddrFromSlice(e.IP); ok && len(e.HardwareAddr) == 6 {
+			there[[6]byte(e.HardwareAddr)] = a.Unmap()
+		}
+	}
+	entry := func(mac [6]byte, to netip.Addr) *netlink.Neigh {
+		return &netlink.Neigh{
+			LinkIndex: index, Family: unix.AF_BRIDGE, Flags: netlink.NTF_SELF, State: netlink.NUD_PERMANENT,
+			HardwareAddr: mac[:], IP: to.AsSlice(),
+		}
+	}
+	want := map[[6]byte]netip.Addr{}
+	for _, e := range far {
+		want[hardwareAddress(e.Name)] = e.Outer
+	}
+	for mac, to := range want {
+		if there[mac] != to {
+			if err := h.NeighSet(entry(mac, to)); err != nil {
+				return err
+			}
+		}
+	}
+	for mac, to := range there {
+		if _, stays := want[mac]; !stays {
+			if err := h.NeighDel(entry(mac, to)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// ask returns the other ends as neighbours.
+func (t *Tunnel) ask(ctx context.Context, h *netlink.Handle, index int, far []End) (out []Neighbour, err error) {
+	states, err := states(ctx, h, index)
+	if err != nil {
+		return nil, err
+	}
+	before := maps.Clone(t.answered)
+	clear(t.answered)
+	for _, e := range far {
+		n := Neighbour{Addr: e.Inner, Device: Device{t.name, index}, MAC: hardwareAddress(e.Name)}
+		n.Resolved = before[e.Inner]
+		probe := &netlink.Neigh{LinkIndex: index, IP: e.Inner.AsSlice(), State: netlink.NUD_PROBE}
+		probe.HardwareAddr = n.MAC[:]
+		switch state := states[e.Inner]; {
+		case state&(netlink.NUD_REACHABLE|netlink.NUD_DELAY) != 0:
+			n.Resolved, probe = true, nil
+		case state&netlink.NUD_STALE != 0: // its use makes the kernel ask again
+			probe = &netlink.Neigh{LinkIndex: index, IP: probe.IP, Flags: netlink.NTF_USE}
+		case state&netlink.NUD_PROBE != 0:
+			probe = nil
+		case state != 0:
+			n.Resolved = false
+		}
+		t.answered[e.Inner] = n.Resolved
+		if probe != nil {
+			if err := h.NeighSet(probe); err != nil {
+				return nil, err
+			}
+		}
+		out = append(out, n)
+	}
+	return out, nil
+}
+
+// states returns the states of the neighbours on an interface; 0: none is known.
+func states(ctx context.Context, h *netlink.Handle, index int) (map[netip.Addr]int, error) {
+	out := map[netip.Addr]int{}
+	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
+		list, err := netns.List(ctx, func() ([]netlink.Neigh, error) { return h.NeighList(index, family) })
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range list {
+			if a, ok := netip.AddrFromSlice(e.IP); ok && len(e.HardwareAddr) == 6 {
+				out[a.Unmap()] = e.State
+			}
+		}
+	}
+	return out, nil
+}
+
+// Remove removes the interface and the rule that leads to its route, and reports whether the interface was there.
+func (t *Tunnel) Remove() (bool, error) {
+	clear(t.answered)
+	h, err := netns.Handle(t.netns, unix.NETLINK_ROUTE)
+	if err != nil {
+		return false, fmt.Errorf("open route netlink: %w", err)
+	}
+	defer h.Close()
+	link, err := h.LinkByName(t.name)
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		return false, nil
+	}
+	if err == nil {
+		err = h.RuleDel(t.rule())
+	}
+	if err == nil || errors.Is(err, unix.ENOENT) {
+		err = h.LinkDel(link)
+	}
+	if err != nil {
+		return false, fmt.Errorf("remove the tunnel %s: %w", t.name, err)
+	}
+	return true, nil
+}
+
+// rule makes packets with this interface as their output use its route.
+func (t *Tunnel) rule() *netlink.Rule {
+	r := netlink.NewRule()
+	r.OifName, r.Table, r.Priority, r.Family = t.name, network, network, unix.AF_INET
+	return r
+}
