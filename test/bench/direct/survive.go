@@ -33,8 +33,8 @@ func survive(o options) error {
 			return r.kubeProxy(o.kubeProxy, n)
 		}, false})
 	}
-	fmt.Println("\n| proxy | event | connections that broke | entered at the node that left | clients whose address was seen " +
-		"| messages |\n|---|---|---:|---:|---:|---:|")
+	fmt.Println("\n| proxy | event | connections that broke | entered at the node that left " +
+		"| clients whose address was seen | messages |\n|---|---|---:|---:|---:|---:|")
 	for _, c := range all {
 		for _, e := range events(o) {
 			if err := inLab(func(r *rig) error { return r.survive(o, c, e) }); err != nil {
