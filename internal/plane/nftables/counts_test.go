@@ -33,7 +33,7 @@ func (l listedCounters) Counters(_ context.Context, t nft.Table, set string, fn 
 // counterOf returns the element of connections to an address that a backend gets.
 func counterOf(to, backend string, n uint64) nft.Counter {
 	a, b := netip.MustParseAddrPort(to), netip.MustParseAddrPort(backend)
-	key := nft.Key{}.Addr(a.Addr()).Proto(uint8(cluster.TCP)).Port(a.Port()).Addr(b.Addr()).Port(b.Port())
+	key := nft.Key{}.Addr(b.Addr()).Port(b.Port()).Addr(a.Addr()).Proto(uint8(cluster.TCP)).Port(a.Port())
 	return nft.Counter{Key: string(key), Packets: n, Expires: time.Minute}
 }
 
@@ -91,9 +91,9 @@ func TestCountersAreLoadedAgain(t *testing.T) {
 	change := planetest.Compile(planetest.EveryShape(), route.Options{})
 	load(t, conn, change)
 	const add = "add element ip sluice counts " +
-		"{ 172.30.0.1 . tcp . 80 . 10.180.1.1 . 8080 counter packets 3 bytes 180 timeout 1h }\n" +
+		"{ 10.180.1.1 . 8080 . 172.30.0.1 . tcp . 80 counter packets 3 bytes 180 timeout 1h }\n" +
 		"add element ip6 sluice counts " +
-		"{ fd00:172:30::1 . udp . 80 . fd00:10:180:1::1 . 53 counter packets 4 bytes 9 timeout 1h }\n"
+		"{ fd00:10:180:1::1 . 53 . fd00:172:30::1 . udp . 80 counter packets 4 bytes 9 timeout 1h }\n"
 	nftables := func(input string, args ...string) string {
 		t.Helper()
 		out, err := runNft(t, netns, input, args...)
@@ -129,8 +129,8 @@ func BenchmarkTraffic(b *testing.B) {
 		for k := range 3 {
 			pod := netip.AddrFrom4([4]byte{10, byte(k), byte(i >> 8), byte(i)}).String()
 			slice.Endpoints = append(slice.Endpoints, planetest.Endpoint(pod, "b"))
-			const add = "add element ip sluice counts { %s . tcp . 80 . %s . 8080 counter packets %d bytes 1 timeout 1h }\n"
-			fmt.Fprintf(&elements, add, addr, pod, 1+i+k)
+			const add = "add element ip sluice counts { %s . 8080 . %s . tcp . 80 counter packets %d bytes 1 timeout 1h }\n"
+			fmt.Fprintf(&elements, add, pod, addr, 1+i+k)
 		}
 		s.SetSlice(slice)
 	}
