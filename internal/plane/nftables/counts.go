@@ -49,8 +49,9 @@ type counts struct {
 	set    string
 	now    func() time.Time
 
-	mu    sync.Mutex
-	tally *plane.Tally
+	mu     sync.Mutex
+	tally  *plane.Tally
+	forget time.Time // not before
 }
 
 func newCounts(kernel counters) *counts {
@@ -66,7 +67,10 @@ func (c *counts) Traffic(ctx context.Context, routes *route.Snapshot) (plane.Cou
 	if err := c.read(ctx, sync.OnceValue(func() portsByFront { return portsOf(routes) })); err != nil {
 		return nil, err
 	}
-	c.tally.Forget(routes, c.now())
+	if now := c.now(); !now.Before(c.forget) {
+		c.tally.Forget(routes, now)
+		c.forget = now.Add(time.Minute)
+	}
 	return c.tally.Counted(), nil
 }
 
