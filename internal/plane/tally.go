@@ -11,7 +11,7 @@ import (
 // Tally sums up connections that objects of a kernel count, each for a port and a backend. The sums never fall,
 // although objects come and go, and begin at 0 again.
 type Tally struct {
-	last map[string]seen // by the name of an object
+	last map[string]*seen // by the name of an object
 	sums map[route.PortID]*sum
 }
 
@@ -28,13 +28,18 @@ type sum struct {
 }
 
 // NewTally returns an empty Tally.
-func NewTally() *Tally { return &Tally{last: map[string]seen{}, sums: map[route.PortID]*sum{}} }
+func NewTally() *Tally { return &Tally{last: map[string]*seen{}, sums: map[route.PortID]*sum{}} }
 
 // Grown returns how much an object has counted since it was read last: all, if it is new or counts less than then.
 // Until the given time it is the same object, even if it is missing in between.
 func (t *Tally) Grown(object string, n uint64, until time.Time) uint64 {
-	before := t.last[object].n
-	t.last[object] = seen{n, until}
+	last := t.last[object]
+	if last == nil {
+		last = &seen{}
+		t.last[object] = last
+	}
+	before := last.n
+	*last = seen{n, until}
 	if n < before {
 		return n
 	}
@@ -93,9 +98,9 @@ func portIn(svc *route.Service, id route.PortID) *route.Port {
 func (t *Tally) Counted() Counted {
 	all := make(Counted, len(t.sums))
 	for id, s := range t.sums {
-		of := PortTraffic{Traffic{Connections: s.all}, make(map[netip.AddrPort]Traffic, len(s.backends))}
+		of := PortTraffic{Traffic{Connections: s.all}, make(map[netip.AddrPort]BackendTraffic, len(s.backends))}
 		for b, sum := range s.backends {
-			of.Backends[b] = Traffic{Connections: sum.n}
+			of.Backends[b] = BackendTraffic{Connections: sum.n}
 		}
 		all[id] = of
 	}

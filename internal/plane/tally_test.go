@@ -81,9 +81,9 @@ func TestTally(t *testing.T) {
 		}
 		tally.Forget(step.routes, now)
 		now = now.Add(40 * time.Second)
-		backends := map[netip.AddrPort]plane.Traffic{}
+		backends := map[netip.AddrPort]plane.BackendTraffic{}
 		for n, count := range step.want {
-			backends[backend(n)] = plane.Traffic{plane.Connections: count}
+			backends[backend(n)] = plane.BackendTraffic{Connections: count}
 		}
 		want := plane.Counted{id: {Traffic: plane.Traffic{plane.Connections: step.all}, Backends: backends}}
 		if got := tally.Counted(); !reflect.DeepEqual(got, want) {

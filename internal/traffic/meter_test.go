@@ -104,7 +104,7 @@ func TestFailuresOfSharedAndFormerBackends(t *testing.T) {
 	c.set("api", 1)
 	c.set("web", 1)
 	web := c.counted[c.port(route.IPv4)]
-	web.Backends = map[netip.AddrPort]plane.Traffic{at(web2, 8080): {plane.Connections: 1}}
+	web.Backends = map[netip.AddrPort]plane.BackendTraffic{at(web2, 8080): {Connections: 1}}
 	c.counted[c.port(route.IPv4)] = web
 	c.fail(web1, plane.Failed{Refused: 1})
 	c.fail(web2, plane.Failed{Unanswered: 5})

@@ -122,7 +122,7 @@ func (s *site) compare(when string) {
 			sum := uint64(0)
 			for b, n := range backends {
 				sum += n
-				of := got[id].Backends[b][plane.Connections]
+				of := got[id].Backends[b].Connections
 				if of != n && (slices.Contains(s.serving[id.Service], b.Addr()) || of != 0) {
 					return fmt.Sprintf("%s: %v to %s: counted %d, want %d", when, id, b, of, n)
 				}

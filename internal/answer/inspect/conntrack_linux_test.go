@@ -85,7 +85,7 @@ func TestTrafficOfBackends(t *testing.T) {
 					p := &all.Service(name("default", "web")).Ports[0]
 					return plane.Counted{p.ID(name("default", "web")): {
 						Traffic:  plane.Traffic{plane.Connections: 7},
-						Backends: map[netip.AddrPort]plane.Traffic{at: {plane.Connections: 4}},
+						Backends: map[netip.AddrPort]plane.BackendTraffic{at: {Connections: 4}},
 					}}, nil
 				},
 				Failed: func() map[plane.Target]plane.Failed {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"maps"
 	"net/netip"
 	"strconv"
 	"time"
@@ -188,10 +187,12 @@ func (r readings) backends(svc *route.Service) (all []Traffic) {
 				failed := r.reading.Failed[plane.Target{Protocol: p.Protocol, Backend: b}]
 				t.Signals[plane.Unanswered], t.Signals[plane.Refusals] = failed.Unanswered, failed.Refused
 			}
-			if counted.Backends != nil {
-				t.Signals[plane.Connections] = 0
+			if n, has := counted.Backends[b]; counted.Backends != nil {
+				t.Signals[plane.Connections] = n.Connections
+				if _, known := counted.Traffic[plane.Live]; known && has {
+					t.Signals[plane.Live] = n.Live
+				}
 			}
-			maps.Copy(t.Signals, counted.Backends[b])
 			all = append(all, t)
 		}
 	}

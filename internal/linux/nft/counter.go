@@ -30,31 +30,33 @@ func OriginalDestination(f Family) Field {
 	if f == IP6 {
 		key = ctDestination6
 	}
-	return tracked("ct original "+f.String()+" daddr", key, original, Addr.width(f))
+	return tracked("ct original "+f.String()+" daddr", key, Addr.width(f))
 }
 
-// OriginalDestinationPort is the destination port of the connection before it was translated. The rule must name the
-// protocol before it, or nft cannot load it.
+// OriginalDestinationPort is the destination port of the connection before it was translated. A PortOf must be
+// before it in the key, or nft does not know the protocol and cannot load it.
 func OriginalDestinationPort() Field {
-	return tracked("ct original proto-dst", expr.CtKeyPROTODST, original, 4)
+	return tracked("ct original proto-dst", expr.CtKeyPROTODST, 4)
 }
 
-// AnswersFrom is the port from which answers come: the destination port after it was translated. In a rule that names
-// the protocol nft cannot print DestinationPort so that it loads again: it leaves the protocol out.
-func AnswersFrom() Field { return tracked("ct reply proto-src", expr.CtKeyPROTOSRC, reply, 4) }
+// PortOf is the packet's destination port in a rule that tests the protocol first (OfProtocol).
+func PortOf(protocol uint8) Field {
+	port := DestinationPort()
+	port.text = nl.ProtocolName(protocol) + " dport"
+	return port
+}
 
-// The directions of a connection (IP_CT_DIR_...), and keys that the library does not have.
+// The direction of the first packet of a connection, and keys that the library does not have.
 const (
-	original = 0
-	reply    = 1
+	original = 0 // IP_CT_DIR_ORIGINAL
 
 	ctDestination4 = 20 // NFT_CT_DST_IP, linux/netfilter/nf_tables.h
 	ctDestination6 = 22 // NFT_CT_DST_IP6
 )
 
-func tracked(text string, key expr.CtKey, direction uint32, width int) Field {
+func tracked(text string, key expr.CtKey, width int) Field {
 	return Field{text, width, func(reg uint32) expr.Any {
-		return &expr.Ct{Key: key, Register: reg, Direction: direction}
+		return &expr.Ct{Key: key, Register: reg, Direction: original}
 	}}
 }
 

@@ -33,7 +33,7 @@ func marshal(f Family, e expr.Any) ([]byte, error) {
 
 // directed reports whether each direction of a connection has its own value of a key.
 func directed(key expr.CtKey) bool {
-	return slices.Contains([]expr.CtKey{ctDestination4, ctDestination6, expr.CtKeyPROTOSRC, expr.CtKeyPROTODST}, key)
+	return slices.Contains([]expr.CtKey{ctDestination4, ctDestination6, expr.CtKeyPROTODST}, key)
 }
 
 // rules lists the rules of a chain as canonical prints them.

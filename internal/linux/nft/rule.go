@@ -219,9 +219,6 @@ func Goto(chain string) Statement { return verdict("goto "+chain, expr.VerdictGo
 // Jump continues in another chain and returns at its end.
 func Jump(chain string) Statement { return verdict("jump "+chain, expr.VerdictJump, chain) }
 
-// Return continues behind the jump to this chain.
-func Return() Statement { return verdict("return", expr.VerdictReturn, "") }
-
 // Drop drops the packet.
 func Drop() Statement { return verdict("drop", expr.VerdictDrop, "") }
 

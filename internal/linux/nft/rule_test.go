@@ -19,7 +19,7 @@ var (
 	nets      = Set{Name: "nets", Key: []Type{Addr}, Interval: true}
 	allowed   = Set{Name: "allowed", Key: []Type{Addr, Proto, Port, Addr}, Interval: true}
 	clients   = Set{Name: "clients", Key: []Type{ClassID, Addr}, Data: []Type{Index}, Dynamic: true, Size: 1000}
-	tallies   = Set{Name: "tallies", Key: []Type{Addr, Proto, Port, Addr, Port}, Dynamic: true, Size: 4}
+	tallies   = Set{Name: "tallies", Key: []Type{Addr, Port, Addr, Proto, Port}, Dynamic: true, Size: 4}
 )
 
 func everySet() []Set {
@@ -49,7 +49,8 @@ func everyRule(f Family) []Chain {
 		any = append(any, NewRule(s))
 	}
 	for _, protocol := range []uint8{unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_SCTP} {
-		any = append(any, NewRule(OfProtocol(protocol), Count("tallies", time.Hour, pairOf(f)...), Return()))
+		any = append(any, NewRule(
+			OfProtocol(protocol), Translated(), ClearPriority(), Count("tallies", time.Hour, pairOf(f, protocol)...)))
 	}
 	if f == IP4 {
 		any = append(any, NewRule(ToLoopback(f)), NewRule(FromLoopback()))
@@ -73,9 +74,9 @@ func everyRule(f Family) []Chain {
 	}
 }
 
-// pairOf returns the fields of a frontend and a backend.
-func pairOf(f Family) []Field {
-	return []Field{OriginalDestination(f), L4Proto(), OriginalDestinationPort(), Destination(f), AnswersFrom()}
+// pairOf returns the fields of a backend and a frontend.
+func pairOf(f Family, protocol uint8) []Field {
+	return []Field{Destination(f), PortOf(protocol), OriginalDestination(f), L4Proto(), OriginalDestinationPort()}
 }
 
 func allOf(f Family, table Table) *Tx {

@@ -92,10 +92,10 @@ func addDynamicMap(tx *nft.Tx, t nft.Table) {
 }
 
 func addCounters(tx *nft.Tx, t nft.Table) {
-	counts := nft.Set{Name: "counts", Key: []nft.Type{nft.Addr, nft.Port, nft.Port}, Dynamic: true, Size: 16}
+	counts := nft.Set{Name: "counts", Key: []nft.Type{nft.Port, nft.Addr, nft.Port}, Dynamic: true, Size: 16}
 	tx.AddSet(t, counts)
 	addChain(tx, t, nat(nft.Postrouting), nft.OfProtocol(unix.IPPROTO_TCP), nft.Count(counts.Name, time.Minute,
-		nft.OriginalDestination(t.Family), nft.OriginalDestinationPort(), nft.AnswersFrom()))
+		nft.PortOf(unix.IPPROTO_TCP), nft.OriginalDestination(t.Family), nft.OriginalDestinationPort()))
 }
 
 // sampleAddr returns an address of a family.

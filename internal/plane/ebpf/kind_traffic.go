@@ -60,7 +60,7 @@ func (t *traffic) atSockets(ctx context.Context, all *route.Snapshot) (plane.Cou
 			}
 			sum := plane.Traffic{plane.Connections: sums[id], plane.Live: 0}
 			for _, b := range backends {
-				sum[plane.Live] += b[plane.Live]
+				sum[plane.Live] += b.Live
 			}
 			out[id] = plane.PortTraffic{Traffic: sum, Backends: backends}
 		}
@@ -72,14 +72,14 @@ func (t *traffic) atSockets(ctx context.Context, all *route.Snapshot) (plane.Cou
 // as their addresses may belong to other pods now.
 func backendsOf(
 	p *route.Port, decided map[netip.AddrPort]uint64, open map[netip.AddrPort]int,
-) map[netip.AddrPort]plane.Traffic {
-	all := map[netip.AddrPort]plane.Traffic{}
+) map[netip.AddrPort]plane.BackendTraffic {
+	all := map[netip.AddrPort]plane.BackendTraffic{}
 	for at, n := range decided {
-		all[at] = plane.Traffic{plane.Connections: n, plane.Live: 0}
+		all[at] = plane.BackendTraffic{Connections: n}
 	}
 	for _, at := range slices.Concat(p.Cluster, p.Local) {
 		if n := open[at]; n > 0 {
-			all[at] = plane.Traffic{plane.Connections: decided[at], plane.Live: uint64(n)}
+			all[at] = plane.BackendTraffic{Connections: decided[at], Live: uint64(n)}
 		}
 	}
 	return all
@@ -87,14 +87,12 @@ func backendsOf(
 
 // add returns the sum of the traffic of a port at sockets and in packets.
 func add(sockets, packets plane.PortTraffic) plane.PortTraffic {
-	sum := plane.PortTraffic{Traffic: plane.Traffic{}, Backends: map[netip.AddrPort]plane.Traffic{}}
+	sum := plane.PortTraffic{Traffic: plane.Traffic{}, Backends: map[netip.AddrPort]plane.BackendTraffic{}}
 	for _, t := range []plane.PortTraffic{sockets, packets} {
 		sum.Add(t.Traffic)
 		for at, n := range t.Backends {
-			if sum.Backends[at] == nil {
-				sum.Backends[at] = plane.Traffic{}
-			}
-			sum.Backends[at].Add(n)
+			was := sum.Backends[at]
+			sum.Backends[at] = plane.BackendTraffic{Connections: was.Connections + n.Connections, Live: was.Live + n.Live}
 		}
 	}
 	return sum

@@ -104,11 +104,11 @@ func TestTrafficOfRealConnections(t *testing.T) {
 	const connections = 60
 	want := plane.PortTraffic{
 		Traffic:  plane.Traffic{plane.Connections: connections + 1, plane.Live: 0},
-		Backends: map[netip.AddrPort]plane.Traffic{},
+		Backends: map[netip.AddrPort]plane.BackendTraffic{},
 	}
 	for _, at := range p.Cluster {
 		answer(t, ns, at)
-		want.Backends[at] = plane.Traffic{plane.Connections: 0, plane.Live: 0}
+		want.Backends[at] = plane.BackendTraffic{}
 	}
 	inside := lab.Inside(t, at.Cgroup, ns)
 	for range connections {
@@ -118,7 +118,8 @@ func TestTrafficOfRealConnections(t *testing.T) {
 				return err
 			}
 			by, err := io.ReadAll(c)
-			want.Backends[netip.MustParseAddrPort(string(by))][plane.Connections]++
+			of := netip.MustParseAddrPort(string(by))
+			want.Backends[of] = plane.BackendTraffic{Connections: want.Backends[of].Connections + 1}
 			return errors.Join(err, c.Close())
 		})
 		if err != nil {

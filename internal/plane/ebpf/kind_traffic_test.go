@@ -65,29 +65,25 @@ func TestTrafficOfPorts(t *testing.T) {
 			}
 		}
 	}
-	counted := func(connections, live uint64) plane.Traffic {
-		return plane.Traffic{plane.Connections: connections, plane.Live: live}
+	of := func(connections, live uint64) plane.BackendTraffic {
+		return plane.BackendTraffic{Connections: connections, Live: live}
 	}
 	got, err := sums.counted(t.Context(), all)
 	want("the packet plane does not count", got, err, plane.PortTraffic{
-		Traffic:  counted(9, 3),
-		Backends: map[netip.AddrPort]plane.Traffic{backend: counted(5, 3), former: counted(4, 0)},
+		Traffic:  plane.Traffic{plane.Connections: 9, plane.Live: 3},
+		Backends: map[netip.AddrPort]plane.BackendTraffic{backend: of(5, 3), former: of(4, 0)},
 	})
 	outside := netip.MustParseAddrPort("10.9.9.8:80")
 	sums.packets = func(context.Context, *route.Snapshot) (plane.Counted, error) {
 		return plane.Counted{id: {
-			Traffic: plane.Traffic{plane.Connections: 10, plane.Live: 1, plane.Failures: 2},
-			Backends: map[netip.AddrPort]plane.Traffic{
-				backend: counted(7, 1), outside: {plane.Connections: 3, plane.Failures: 2},
-			},
+			Traffic:  plane.Traffic{plane.Connections: 10, plane.Live: 1, plane.Failures: 2},
+			Backends: map[netip.AddrPort]plane.BackendTraffic{backend: of(7, 1), outside: of(3, 0)},
 		}}, nil
 	}
 	got, err = sums.counted(t.Context(), all)
 	want("both count", got, err, plane.PortTraffic{
-		Traffic: plane.Traffic{plane.Connections: 19, plane.Live: 4, plane.Failures: 2},
-		Backends: map[netip.AddrPort]plane.Traffic{
-			backend: counted(12, 4), former: counted(4, 0), outside: {plane.Connections: 3, plane.Failures: 2},
-		},
+		Traffic:  plane.Traffic{plane.Connections: 19, plane.Live: 4, plane.Failures: 2},
+		Backends: map[netip.AddrPort]plane.BackendTraffic{backend: of(12, 4), former: of(4, 0), outside: of(3, 0)},
 	})
 	failed := errors.New("no conntrack")
 	sums.packets = func(context.Context, *route.Snapshot) (plane.Counted, error) { return nil, failed }
@@ -100,7 +96,7 @@ func TestTrafficOfPorts(t *testing.T) {
 func TestTrafficOfPacketsOnly(t *testing.T) {
 	sums := plane.PortTraffic{Traffic: plane.Traffic{plane.Connections: 3}}
 	want := plane.PortTraffic{
-		Traffic: plane.Traffic{plane.Connections: 3}, Backends: map[netip.AddrPort]plane.Traffic{},
+		Traffic: plane.Traffic{plane.Connections: 3}, Backends: map[netip.AddrPort]plane.BackendTraffic{},
 	}
 	if diff := cmp.Diff(want, add(plane.PortTraffic{}, sums)); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)

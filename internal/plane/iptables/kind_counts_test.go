@@ -87,9 +87,9 @@ func TestCountersAreReadWhileSomebodyAsks(t *testing.T) {
 			ask()
 			time.Sleep(time.Second / 2)
 		}
-		sums := plane.Traffic{plane.Connections: 3}
 		want := plane.Counted{id: {
-			Traffic: sums, Backends: map[netip.AddrPort]plane.Traffic{netip.MustParseAddrPort("10.180.1.2:8080"): sums},
+			Traffic:  plane.Traffic{plane.Connections: 3},
+			Backends: map[netip.AddrPort]plane.BackendTraffic{netip.MustParseAddrPort("10.180.1.2:8080"): {Connections: 3}},
 		}}
 		if got := ask(); !reflect.DeepEqual(got, want) {
 			t.Errorf("got %v, want %v", got, want)

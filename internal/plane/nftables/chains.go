@@ -37,13 +37,12 @@ func (b builder) fixed() []nft.Chain {
 	jump := []nft.Rule{nft.NewRule(nft.Jump("services"))}
 	return append(chains,
 		nft.Chain{Name: "services", Rules: b.services()},
-		nft.Chain{Name: counting, Rules: b.count()},
 		nft.Chain{
 			Name: "postrouting", Hook: &nft.Hook{Type: "nat", Point: nft.Postrouting, Priority: srcnat}, Rules: b.postrouting(),
 		},
-		nft.Chain{Name: "input", Hook: &nft.Hook{Type: "nat", Point: nft.Input, Priority: srcnat}, Rules: []nft.Rule{
-			nft.NewRule(nft.Translated(), nft.Jump(counting)),
-		}},
+		nft.Chain{
+			Name: "input", Hook: &nft.Hook{Type: "nat", Point: nft.Input, Priority: srcnat}, Rules: b.count(),
+		},
 		nft.Chain{Name: "prerouting", Hook: &nft.Hook{Type: "nat", Point: nft.Prerouting, Priority: dstnat}, Rules: jump},
 		nft.Chain{Name: "output", Hook: &nft.Hook{Type: "nat", Point: nft.Output, Priority: dstnat}, Rules: jump})
 }
@@ -76,17 +75,15 @@ func (b builder) follow(s space, actions object) []nft.Statement {
 	}
 }
 
-// postrouting counts connections, and masquerades marked ones, and those of a backend to itself. It clears mark and
-// priority. Connections to a backend on this node from outside leave by input instead of postrouting. UDP keeps
+// postrouting counts connections, and masquerades marked ones, and those of a backend to itself. It clears the mark.
+// Connections to a backend on this node from outside leave by input instead of postrouting. UDP keeps
 // its port, so that two datagrams that a socket sends at the same time get the same one (draw).
 func (b builder) postrouting() []nft.Rule {
-	return []nft.Rule{
-		nft.NewRule(nft.Translated(), nft.ClearPriority(), nft.Jump(counting)),
+	return append(b.count(),
 		nft.NewRule(nft.Marked(b.mark), nft.UDP(), nft.MarkFlip(b.mark), nft.MasqueradeInPlace()),
 		nft.NewRule(nft.Marked(b.mark), nft.MarkFlip(b.mark), nft.Masquerade()),
 		nft.NewRule(
-			nft.Translated(), nft.In(b.name(hairpinElement), nft.Source(b.f), nft.Destination(b.f)), nft.Masquerade()),
-	}
+			nft.Translated(), nft.In(b.name(hairpinElement), nft.Source(b.f), nft.Destination(b.f)), nft.Masquerade()))
 }
 
 // chainsFor returns the chain of an action, behind further chains that it needs.

@@ -23,17 +23,17 @@ const (
 	// countedFor is for how long an element stays without a new connection. A tally that is read more often than this
 	// misses nothing.
 	countedFor = time.Hour
-
-	counting = "count" // the chain
 )
 
-// count returns the rules that count a connection after its translation. Each names its protocol, as nft does not know
-// otherwise that the port of the frontend is a port.
+// count returns the rules that count a connection after its translation, and clear the priority. Each names its
+// protocol, as nft does not know otherwise that the port of the frontend is a port. They are part of the base chains: a
+// jump would take time.
 func (b builder) count() (rules []nft.Rule) {
 	for _, protocol := range []cluster.Protocol{cluster.TCP, cluster.UDP, cluster.SCTP} {
-		rules = append(rules, nft.NewRule(nft.OfProtocol(uint8(protocol)), nft.Count(b.name(countElement), countedFor,
-			nft.OriginalDestination(b.f), nft.L4Proto(), nft.OriginalDestinationPort(), nft.Destination(b.f), nft.AnswersFrom(),
-		), nft.Return()))
+		p := uint8(protocol)
+		rules = append(rules, nft.NewRule(nft.OfProtocol(p), nft.Translated(), nft.ClearPriority(),
+			nft.Count(b.name(countElement), countedFor, nft.Destination(b.f), nft.PortOf(p), nft.OriginalDestination(b.f),
+				nft.L4Proto(), nft.OriginalDestinationPort())))
 	}
 	return rules
 }
@@ -49,8 +49,9 @@ type counts struct {
 	set    string
 	now    func() time.Time
 
-	mu    sync.Mutex
-	tally *plane.Tally
+	mu     sync.Mutex
+	tally  *plane.Tally
+	forget time.Time // not before
 }
 
 func newCounts(kernel counters) *counts {
@@ -66,7 +67,10 @@ func (c *counts) Traffic(ctx context.Context, routes *route.Snapshot) (plane.Cou
 	if err := c.read(ctx, sync.OnceValue(func() portsByFront { return portsOf(routes) })); err != nil {
 		return nil, err
 	}
-	c.tally.Forget(routes, c.now())
+	if now := c.now(); !now.Before(c.forget) {
+		c.tally.Forget(routes, now)
+		c.forget = now.Add(time.Minute)
+	}
 	return c.tally.Counted(), nil
 }
 
@@ -81,8 +85,9 @@ func (c *counts) read(ctx context.Context, ports func() portsByFront) error {
 			if grown == 0 {
 				return
 			}
-			if id, known := ports().find(ip, e.Key); known {
-				c.tally.Add(id, backendIn(e.Key[frontendWidth(ip):]), grown, expires)
+			backend, frontend := e.Key[:backendWidth(ip)], e.Key[backendWidth(ip):]
+			if id, known := ports().find(ip, frontend); known {
+				c.tally.Add(id, backendIn(backend), grown, expires)
 			}
 		}); err != nil {
 			return err
@@ -110,9 +115,8 @@ func portsOf(routes *route.Snapshot) portsByFront {
 	return ports
 }
 
-// find returns the port of an element. A frontend with its address comes before a NodePort, as in rules.
-func (ports portsByFront) find(ip route.Family, element string) (id route.PortID, known bool) {
-	frontend := element[:frontendWidth(ip)]
+// find returns the port of a frontend. One with its address comes before a NodePort, as in rules.
+func (ports portsByFront) find(ip route.Family, frontend string) (id route.PortID, known bool) {
 	if id, known = ports[key{ip, frontendElement.in(byAddress), frontend}]; known {
 		return id, true
 	}
@@ -120,7 +124,5 @@ func (ports portsByFront) find(ip route.Family, element string) (id route.PortID
 	return id, known
 }
 
-// frontendWidth returns how many bytes of the key of an element are the frontend; the others are the backend.
-func frontendWidth(ip route.Family) int {
-	return tableFor(ip).Family.AddrLen() + len(nft.Key{}.Proto(0).Port(0))
-}
+// backendWidth returns how many bytes of the key of an element are the backend; the others are the frontend.
+func backendWidth(ip route.Family) int { return tableFor(ip).Family.AddrLen() + len(nft.Key{}.Port(0)) }

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/linux/nft"
 	"github.com/sluice-proxy/sluice/internal/plane"
@@ -33,7 +35,7 @@ func (l listedCounters) Counters(_ context.Context, t nft.Table, set string, fn 
 // counterOf returns the element of connections to an address that a backend gets.
 func counterOf(to, backend string, n uint64) nft.Counter {
 	a, b := netip.MustParseAddrPort(to), netip.MustParseAddrPort(backend)
-	key := nft.Key{}.Addr(a.Addr()).Proto(uint8(cluster.TCP)).Port(a.Port()).Addr(b.Addr()).Port(b.Port())
+	key := nft.Key{}.Addr(b.Addr()).Port(b.Port()).Addr(a.Addr()).Proto(uint8(cluster.TCP)).Port(a.Port())
 	return nft.Counter{Key: string(key), Packets: n, Expires: time.Minute}
 }
 
@@ -67,11 +69,12 @@ func TestElementsCountForPorts(t *testing.T) {
 	id6 := id
 	id6.Family = route.IPv6
 	want := plane.Counted{
-		id: {Traffic: of(10), Backends: map[netip.AddrPort]plane.Traffic{
-			netip.MustParseAddrPort("10.180.1.1:8080"): of(3), netip.MustParseAddrPort("10.180.2.1:8080"): of(7),
+		id: {Traffic: of(10), Backends: map[netip.AddrPort]plane.BackendTraffic{
+			netip.MustParseAddrPort("10.180.1.1:8080"): {Connections: 3},
+			netip.MustParseAddrPort("10.180.2.1:8080"): {Connections: 7},
 		}},
-		id6: {Traffic: of(7), Backends: map[netip.AddrPort]plane.Traffic{
-			netip.MustParseAddrPort("[fd00:10:180:1::1]:8080"): of(7),
+		id6: {Traffic: of(7), Backends: map[netip.AddrPort]plane.BackendTraffic{
+			netip.MustParseAddrPort("[fd00:10:180:1::1]:8080"): {Connections: 7},
 		}},
 	}
 	if !reflect.DeepEqual(got, want) {
@@ -91,9 +94,9 @@ func TestCountersAreLoadedAgain(t *testing.T) {
 	change := planetest.Compile(planetest.EveryShape(), route.Options{})
 	load(t, conn, change)
 	const add = "add element ip sluice counts " +
-		"{ 172.30.0.1 . tcp . 80 . 10.180.1.1 . 8080 counter packets 3 bytes 180 timeout 1h }\n" +
+		"{ 10.180.1.1 . 8080 . 172.30.0.1 . tcp . 80 counter packets 3 bytes 180 timeout 1h }\n" +
 		"add element ip6 sluice counts " +
-		"{ fd00:172:30::1 . udp . 80 . fd00:10:180:1::1 . 53 counter packets 4 bytes 9 timeout 1h }\n"
+		"{ fd00:10:180:1::1 . 53 . fd00:172:30::1 . udp . 80 counter packets 4 bytes 9 timeout 1h }\n"
 	nftables := func(input string, args ...string) string {
 		t.Helper()
 		out, err := runNft(t, netns, input, args...)
@@ -114,7 +117,19 @@ func TestCountersAreLoadedAgain(t *testing.T) {
 	}
 }
 
-// BenchmarkTraffic reads the counters of 10,000 Services with three backends each.
+// growing are counters of the kernel with more connections each time that they are read.
+type growing struct {
+	counters
+
+	times uint64
+}
+
+func (g *growing) Counters(ctx context.Context, t nft.Table, set string, fn func(nft.Counter)) error {
+	g.times++
+	return g.counters.Counters(ctx, t, set, func(c nft.Counter) { c.Packets += g.times; fn(c) })
+}
+
+// BenchmarkTraffic reads the counters of 10,000 Services with three backends each, all of which had new connections.
 func BenchmarkTraffic(b *testing.B) {
 	const services = 10_000
 	s := cluster.NewStore()
@@ -129,8 +144,8 @@ func BenchmarkTraffic(b *testing.B) {
 		for k := range 3 {
 			pod := netip.AddrFrom4([4]byte{10, byte(k), byte(i >> 8), byte(i)}).String()
 			slice.Endpoints = append(slice.Endpoints, planetest.Endpoint(pod, "b"))
-			const add = "add element ip sluice counts { %s . tcp . 80 . %s . 8080 counter packets %d bytes 1 timeout 1h }\n"
-			fmt.Fprintf(&elements, add, addr, pod, 1+i+k)
+			const add = "add element ip sluice counts { %s . 8080 . %s . tcp . 80 counter packets %d bytes 1 timeout 1h }\n"
+			fmt.Fprintf(&elements, add, pod, addr, 1+i+k)
 		}
 		s.SetSlice(slice)
 	}
@@ -139,11 +154,22 @@ func BenchmarkTraffic(b *testing.B) {
 	if out, err := runNft(b, netns, elements.String(), "-f", "-"); err != nil {
 		b.Fatalf("%v\n%.2000s", err, out)
 	}
-	c, routes := newCounts(conn), snapshot(s)
+	c, routes := newCounts(&growing{counters: conn}), snapshot(s)
 	b.ReportAllocs()
+	began := cpuTime(b)
 	for b.Loop() {
 		if all, err := c.Traffic(b.Context(), routes); err != nil || len(all) != services {
 			b.Fatalf("%d ports, %v", len(all), err)
 		}
 	}
+	b.ReportMetric((cpuTime(b)-began)/float64(b.N), "cpu-ms/op")
+}
+
+// cpuTime returns the milliseconds that this process has used a CPU.
+func cpuTime(b *testing.B) float64 {
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return float64(u.Utime.Nano()+u.Stime.Nano()) / 1e6
 }

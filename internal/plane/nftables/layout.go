@@ -43,7 +43,7 @@ const (
 	podRanges                                // clients that count as pods
 	allowedRanges                            // frontend . source: allowed clients
 	clientElement                            // id of a port . client -> number of the backend it keeps; rules add them
-	countElement                             // frontend . backend, with the number of connections; rules add them
+	countElement                             // backend . frontend, with the number of connections; rules add them
 	spaceElement
 )
 
@@ -121,7 +121,7 @@ func newLayout() *layout {
 			Name: "clients", Key: []nft.Type{nft.ClassID, nft.Addr}, Data: []nft.Type{nft.Index},
 			Dynamic: true, Size: maxClients,
 		},
-		countElement: {Name: "counts", Key: slices.Concat(keys[byAddress], backend), Dynamic: true, Size: maxCounts},
+		countElement: {Name: "counts", Key: slices.Concat(backend, keys[byAddress]), Dynamic: true, Size: maxCounts},
 	}
 	for s := range spaces {
 		for of, set := range []nft.Set{
