@@ -24,6 +24,10 @@ const maxEjections = 16 << 20
 
 // assembleEjection makes the part that lets backends leave to which connections fail.
 func (d *daemon) assembleEjection() error {
+	if d.o.Config.Ejection.On() && !d.o.converter().Ejects {
+		d.o.Log.Warn("--ejection has no effect in this mode: no endpoint leaves as connections to it fail",
+			"mode", d.o.kind().Facts.Name)
+	}
 	table, err := conntrack.Open(d.o.NetNS)
 	if errors.Is(err, errors.ErrUnsupported) {
 		return nil

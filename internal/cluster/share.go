@@ -17,7 +17,7 @@ const Whole = 16
 
 // Share is the part of its connections that a TCP backend of a Service port gets after connections to it failed.
 type Share struct {
-	Part  uint8     // of Whole; 0: it is ejected
+	Part  uint8     // of Whole; 0: it is ejected, or its trial waits for the outcome of connections
 	Since time.Time // of this part
 	Next  time.Time // when it is likely to become larger; zero: when a connection succeeds
 

@@ -18,7 +18,7 @@ type Phase uint8
 const (
 	In      Phase = iota // it has its whole share
 	Ejected              // it gets no new connections
-	Trial                // it gets a sixteenth of its share, until one connection succeeds or fails
+	Trial                // it gets a sixteenth of its share for a moment, and for longer ones until a connection tells
 	Rising               // its share grows
 )
 
@@ -26,8 +26,13 @@ const (
 	firstPause = 5 * time.Second // until the first trial; it doubles with each ejection
 	lastPause  = 20 * time.Second
 
-	trialPart = 1               // of cluster.Whole
-	riseStep  = 4 * time.Second // between two parts of risingParts
+	trialPart = 1 // of cluster.Whole
+
+	// A trial has windows in which the backend gets its part, each twice as long as the one before. After each it gets
+	// nothing until it is known whether connections wait for an answer: then these decide.
+	firstWindow = 100 * time.Millisecond
+	lastWindow  = 14              // as a step: 12.8 s
+	riseStep    = 4 * time.Second // between two parts of risingParts
 
 	// memory is how long a backend must be In so that its next ejection counts as the first.
 	memory = time.Minute
@@ -39,7 +44,7 @@ func risingParts() []uint8 { return []uint8{cluster.Whole / 4, cluster.Whole / 2
 // Standing is what is known of a backend that was ejected. It does not say anything of how it was measured.
 type Standing struct {
 	Phase Phase     `json:"phase"`
-	Step  int       `json:"step,omitempty"` // of Rising
+	Step  int       `json:"step,omitempty"` // of Rising; of Trial: in a window if it is even, and otherwise after it
 	Times int       `json:"times"`          // ejections in a row
 	Since time.Time `json:"since"`          // of Phase and Step
 	Next  time.Time `json:"next,omitzero"`  // when Phase or Step changes without evidence; zero: never
@@ -56,12 +61,18 @@ func (s Standing) Share() cluster.Share {
 	case Ejected:
 		share.Part = 0
 	case Trial:
-		share.Part = trialPart
+		share.Part, share.Next = trialPart, time.Time{}
+		if !s.Open() {
+			share.Part = 0
+		}
 	case Rising:
 		share.Part = risingParts()[s.Step]
 	}
 	return share
 }
+
+// Open reports whether the backend is in a window of its trial.
+func (s Standing) Open() bool { return s.Phase == Trial && s.Step%2 == 0 }
 
 // out reports whether the backend counts for the limit of backends that are ejected.
 func (s Standing) out() bool { return s.Phase == Ejected || s.Phase == Trial }
@@ -72,6 +83,8 @@ type Evidence struct {
 
 	// Succeeded means that a connection succeeded since the last decision, and Known that one would have been noticed.
 	Succeeded, Known bool
+
+	Idle bool // no connection that began on trial waits for an answer
 }
 
 // Reaches reports whether the failures are enough to eject the backend if it is known that no connection succeeded.
@@ -173,6 +186,10 @@ func (s Standing) proceed(e Evidence, now time.Time) (Standing, bool) {
 			return eject(s.Times, e, now), true
 		case e.Succeeded:
 			return s.enter(Rising, 0, now), true
+		case s.Step > lastWindow && e.Idle:
+			return s.enter(Trial, lastWindow, now), true
+		case due, !s.Open() && e.Idle:
+			return s.enter(Trial, s.Step+1, now), true
 		}
 	case Rising:
 		switch last := len(risingParts()) - 1; {
@@ -188,7 +205,16 @@ func (s Standing) proceed(e Evidence, now time.Time) (Standing, bool) {
 // enter returns the standing in another phase or step.
 func (s Standing) enter(to Phase, step int, now time.Time) Standing {
 	s.Phase, s.Step, s.Since = to, step, now
-	s.Next = map[Phase]time.Time{Trial: {}, Rising: now.Add(riseStep), In: now.Add(memory)}[to]
+	switch {
+	case to == In:
+		s.Next = now.Add(memory)
+	case to == Rising:
+		s.Next = now.Add(riseStep)
+	case s.Open():
+		s.Next = now.Add(firstWindow << (step / 2))
+	default:
+		s.Next = time.Time{}
+	}
 	return s
 }
 
@@ -211,6 +237,10 @@ func Pause(n int) time.Duration {
 
 // Valid reports whether a standing that was saved can be one of this time. A clock may have jumped in between.
 func (s Standing) Valid(now time.Time) bool {
-	return s.Phase <= Rising && s.Step >= 0 && s.Step < len(risingParts()) && s.Times >= 0 &&
-		(s.Phase == Trial) == s.Next.IsZero() && s.Next.Sub(now) <= memory && now.Sub(s.Since) < 24*time.Hour
+	steps := len(risingParts())
+	if s.Phase == Trial {
+		steps = lastWindow + 2
+	}
+	return s.Phase <= Rising && s.Step >= 0 && s.Step < steps && s.Times >= 0 &&
+		(s.Phase == Trial && !s.Open()) == s.Next.IsZero() && s.Next.Sub(now) <= memory && now.Sub(s.Since) < 24*time.Hour
 }

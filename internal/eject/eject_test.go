@@ -76,7 +76,7 @@ func TestTheWayBack(t *testing.T) {
 		s, has := p.Standings[b]
 		return fmt.Sprintf("%t %d %s", has, s.Share().Part, s.Next.Sub(now))
 	}
-	none := Evidence{Known: true}
+	none, idle := Evidence{Known: true}, Evidence{Known: true, Idle: true}
 	success := Evidence{Known: true, Succeeded: true}
 	const never = time.Second
 	for i, c := range []struct {
@@ -92,8 +92,11 @@ func TestTheWayBack(t *testing.T) {
 		{time.Second, failed(1), "true 0 20s"},
 		{20 * time.Second, none, "true 1"},
 		{time.Second, failed(1), "true 0 20s"},
-		{20 * time.Second, none, "true 1"},
-		{time.Hour, none, "true 1"},
+		{20 * time.Second, none, "true 1 100ms"},
+		{100 * time.Millisecond, none, "true 0"},
+		{time.Hour, none, "true 0"},
+		{time.Second, idle, "true 1 200ms"},
+		{200 * time.Millisecond, idle, "true 0"},
 		{time.Second, success, "true 4 4s"},
 		{4 * time.Second, none, "true 8 4s"},
 		{4 * time.Second, none, "true 16 1m0s"},
@@ -189,18 +192,20 @@ func TestARecordIsBounded(t *testing.T) {
 func TestWhatIsValid(t *testing.T) {
 	ejected := eject(0, failed(2), start)
 	for name, s := range map[string]Standing{
-		"far in the future":   eject(0, failed(2), start.Add(24*time.Hour)),
-		"of last week":        eject(0, failed(2), start.Add(-7*24*time.Hour)),
-		"an unknown phase":    {Phase: 9, Since: start, Next: start},
-		"an unknown step":     {Phase: Rising, Step: 7, Since: start, Next: start},
-		"without an end":      {Phase: Ejected, Since: start},
-		"a trial with an end": {Phase: Trial, Since: start, Next: start},
+		"far in the future":    eject(0, failed(2), start.Add(24*time.Hour)),
+		"of last week":         eject(0, failed(2), start.Add(-7*24*time.Hour)),
+		"an unknown phase":     {Phase: 9, Since: start, Next: start},
+		"an unknown step":      {Phase: Rising, Step: 7, Since: start, Next: start},
+		"without an end":       {Phase: Ejected, Since: start},
+		"a window without end": {Phase: Trial, Since: start},
+		"a trial with an end":  {Phase: Trial, Step: 1, Since: start, Next: start},
+		"a window too many":    {Phase: Trial, Step: 16, Since: start, Next: start},
 	} {
 		if s.Valid(start) {
 			t.Errorf("%s: valid", name)
 		}
 	}
-	for _, s := range []Standing{ejected, ejected.enter(Trial, 0, start), ejected.enter(Rising, 1, start)} {
+	for _, s := range []Standing{ejected, ejected.enter(Trial, 15, start), ejected.enter(Rising, 1, start)} {
 		if !s.Valid(start.Add(time.Hour)) {
 			t.Errorf("%+v: not valid", s)
 		}

@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -39,6 +40,8 @@ func (m *model) step() {
 			m.seen[b] = true
 		case 1:
 			evidence[b] = Evidence{Known: true, Succeeded: true}
+		case 2:
+			evidence[b] = Evidence{Known: true, Idle: true}
 		}
 	}
 	m.port.Standings = m.port.Decide(evidence, m.now)
@@ -137,7 +140,9 @@ func (l *lossy) look(now time.Time) {
 	clear(l.succeeded)
 	evidence := map[netip.AddrPort]Evidence{}
 	for b, r := range l.records {
-		evidence[b] = r.Take(known[b] != nil)
+		e := r.Take(known[b] != nil)
+		e.Idle = !slices.ContainsFunc(l.open, func(a attempt) bool { return a.backend == b })
+		evidence[b] = e
 	}
 	before := maps.Clone(l.port.Standings)
 	l.port.Standings = l.port.Decide(evidence, now)

@@ -24,6 +24,9 @@ type Facts struct {
 	// Unweighted are the schedulers with which only the weight 0 counts.
 	Unweighted []string
 
+	// Ejects means that backends can leave to which connections fail. It needs the table of connections of Linux.
+	Ejects bool
+
 	// Direct means that nodes can pass connections on to each other (route.Options.Direct).
 	Direct bool
 

@@ -48,14 +48,15 @@ func ejected(list []netip.AddrPort, candidates []Choice) []netip.AddrPort {
 }
 
 // manyBackends is from how many backends on each gets its share at once: a slot of one is a small part anyway, and a
-// sixteenth of it would need many.
+// sixteenth of it would need many, which are written twice for each trial.
 const manyBackends = 64
 
 // shared returns the weights of a port with those of backends that get a part of their share. Parts do not count with
-// session affinity, and where a hash of the client chooses, as other clients would move.
+// session affinity, as weights do not. Where a hash of the client chooses, each part moves a part of the clients back.
 func shared(p *Port, weights map[netip.AddrPort]uint16, candidates []Choice) map[netip.AddrPort]uint16 {
 	partial := func(c Choice) bool { return c.Share != nil && c.Share.Part > 0 && c.Share.Part < cluster.Whole }
-	if p.Affinity > 0 || p.ByClient() || len(candidates) >= manyBackends || !slices.ContainsFunc(candidates, partial) {
+	many := len(candidates) >= manyBackends && !p.ByClient()
+	if p.Affinity > 0 || many || !slices.ContainsFunc(candidates, partial) {
 		return weights
 	}
 	before := Port{Weights: weights}

@@ -93,7 +93,8 @@ func TestSharesOfBackends(t *testing.T) {
 			"by a hash", func(s *cluster.Service) { s.Scheduler = "maglev" },
 			[]uint8{1},
 			[]netip.AddrPort{at(1), at(2), at(3)},
-			nil, nil,
+			nil,
+			weights{at(2): 16, at(3): 16},
 		},
 		{
 			"without the annotation", func(s *cluster.Service) { s.Ejection = cluster.Ejection{} },

@@ -43,6 +43,34 @@ func TestMaglevDisruption(t *testing.T) {
 	}
 }
 
+// A backend that comes back in parts takes slots of others, and moves few of theirs among them.
+func TestPartsMoveFewClientsOfOthers(t *testing.T) {
+	for _, n := range []int{3, 20, 100} {
+		all := pods(n)
+		back, part := all[1], uint16(16)
+		weight := func(at netip.AddrPort) uint16 {
+			if at == back {
+				return part
+			}
+			return 16
+		}
+		var before []netip.AddrPort
+		for _, part = range []uint16{1, 4, 8, 16} {
+			table, moved := Maglev(all, weight), 0
+			for i, at := range before {
+				if at != table[i] && table[i] != back {
+					moved++
+				}
+			}
+			if most := len(table) / 50; moved > most {
+				t.Errorf("%d of %d slots move among others when one of %d gets %d/16, want %d at most",
+					moved, len(table), n, part, most)
+			}
+			before = table
+		}
+	}
+}
+
 // The slots of a backend are its share by weight, to within a slot, and at least one. Weights that a tenant chooses do
 // not delay the changes of all others.
 func TestSharesOfMaglev(t *testing.T) {

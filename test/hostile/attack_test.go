@@ -94,7 +94,7 @@ func run(t *testing.T, selected func(attack) bool) {
 		}
 	})
 	rows := attacks()
-	for _, p := range []plane{nftables, iptablesNFT, iptablesLegacy, userspace} {
+	for _, p := range []plane{nftables, iptablesNFT, iptablesLegacy, userspace, ebpf} {
 		t.Run(p.name, func(t *testing.T) {
 			mine := slices.DeleteFunc(slices.Clone(rows), func(a attack) bool {
 				return !selected(a) || !slices.Contains(a.testPlanes(), p)

@@ -28,6 +28,7 @@ const (
 func failures() []attack {
 	return []attack{{
 		name: "connections that fail on purpose", duration: 12 * time.Second,
+		planes: []plane{nftables, userspace, ebpf},
 		flags:  []string{"--ejection=on"},
 		before: func(s *attackTest) { s.addEjecting() },
 		during: func(ctx context.Context, s *attackTest) error { return s.letFail(ctx) },

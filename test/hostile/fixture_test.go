@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 	"github.com/sluice-proxy/sluice/test/harness"
 	"github.com/sluice-proxy/sluice/test/lab"
 	"github.com/sluice-proxy/sluice/test/machine"
@@ -36,6 +37,7 @@ var (
 	iptablesNFT    = plane{"iptables-nft", "iptables", "nft", 2 * time.Second}
 	iptablesLegacy = plane{"iptables-legacy", "iptables", "legacy", 2 * time.Second}
 	userspace      = plane{"userspace", "userspace", "nft", 2 * time.Second}
+	ebpf           = plane{"ebpf", "ebpf", "", 500 * time.Millisecond}
 )
 
 // The good Services: the backend of Service fixed never changes, the backend of Service changing alternates with each
@@ -75,7 +77,7 @@ type attackTest struct {
 
 func newAttackTest(t *testing.T, p plane, a attack) *attackTest {
 	t.Helper()
-	l := lab.New(t, lab.Options{Timeout: time.Second})
+	l := lab.New(t, lab.Options{Timeout: time.Second, Cgroups: p == ebpf})
 	client, pods := harness.Pods(l, 2)
 	s := &attackTest{T: t, plane: p, lab: l, files: a.files, client: client, pods: [2]*lab.Host(pods)}
 	s.dir = s.tempDir()
@@ -86,6 +88,10 @@ func newAttackTest(t *testing.T, p plane, a attack) *attackTest {
 	s.args = append([]string{
 		"--manifests=" + s.dir, "--hostname-override=node-a", "--cluster-cidr=" + podCIDRs, "--proxy-mode=" + p.mode,
 	}, a.flags...)
+	if p == ebpf {
+		kerneltest.NeedPrograms(t)
+		s.args = append(s.args, "--bpf-dir="+filepath.Join(lab.BPFFS(t), "sluice"), "--cgroup-root="+l.NodeA.Cgroup())
+	}
 	fixed := service("fixed", fixedIP, 0)
 	fixed[0]["spec"].(object)["type"] = "NodePort"
 	fixed[0]["spec"].(object)["ports"] = []object{{"port": 80, "nodePort": fixedNodePort}}

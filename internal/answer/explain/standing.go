@@ -27,6 +27,8 @@ func Standing(s *cluster.Share, now time.Time) string {
 	failed := fmt.Sprintf("%s of %s failed", text.Count(s.Failures, "connection"), text.Count(s.Clients, "client"))
 	next := text.Duration(max(0, s.Next.Sub(now)).Round(time.Second))
 	switch {
+	case s.Part == 0 && s.Next.IsZero():
+		return "on trial for " + since + ", with nothing until it is known whether it answers: before, " + failed
 	case s.Part == 0:
 		return fmt.Sprintf("ejected for %s: %s; next trial in %s", since, failed, next)
 	case s.Next.IsZero():

@@ -18,9 +18,10 @@ import (
 func (p *Part) Run(ctx context.Context) error {
 	runtime.LockOSThread() // CPU is that of the thread
 	defer runtime.UnlockOSThread()
-	defer func() { _ = p.opt.Table.Close() }() // nothing is written
-	due := time.NewTimer(period)
+	defer func() { _ = p.opt.Table.Close() }()                   // nothing is written
+	due, shut := time.NewTimer(period), time.NewTimer(time.Hour) // of a look, and of the end of a window of a trial
 	defer due.Stop()
+	defer shut.Stop()
 	var refusals <-chan error
 	last, pace := "", newPacer()
 	for {
@@ -35,11 +36,16 @@ func (p *Part) Run(ctx context.Context) error {
 				refusals = p.subscribe(ctx)
 			}
 			p.settle(time.Now())
+			shut.Reset(p.window(time.Now()))
+			continue
+		case <-shut.C:
+			p.settle(time.Now())
+			shut.Reset(p.window(time.Now()))
 			continue
 		case <-due.C:
 		}
 		began := p.opt.CPU()
-		near, entries, err := p.look(ctx, time.Now())
+		near, read, err := p.look(ctx, time.Now())
 		if err != nil && ctx.Err() == nil && err.Error() != last {
 			last = err.Error()
 			p.opt.Failed(err)
@@ -48,7 +54,8 @@ func (p *Part) Run(ctx context.Context) error {
 		if err != nil {
 			pause, near = slowPeriod, 0
 		}
-		due.Reset(pace.pause(look{p.opt.CPU() - began, entries, pause, near}))
+		shut.Reset(p.window(time.Now()))
+		due.Reset(pace.pause(look{p.opt.CPU() - began, read, pause, near}))
 	}
 }
 
@@ -141,8 +148,8 @@ func (p *Part) fail(e conntrack.Entry, now time.Time) {
 	for _, q := range p.of(e) {
 		s := p.subject(q, e.ReplySrc)
 		s.Fail(e.OrigSrc.Addr(), now)
-		if !e.Answered() && len(s.open) < mostOpen {
-			s.open = append(s.open, e)
+		if !e.Answered() {
+			s.follow(e)
 		}
 	}
 }
@@ -159,47 +166,56 @@ func (p *Part) subject(q *port, b netip.AddrPort) *subject {
 }
 
 // look lists unanswered connections, and decides. It returns the time until a decision may be possible, 0 if none is
-// near, and how many entries it has read.
-func (p *Part) look(ctx context.Context, now time.Time) (near time.Duration, entries int, err error) {
-	seen, late, entries, err := p.unanswered(ctx, now)
+// near, and how much it has read.
+func (p *Part) look(ctx context.Context, now time.Time) (near time.Duration, r read, err error) {
+	list, err := p.unanswered(ctx, now)
+	r = read{walks: 1, entries: list.entries}
 	if err != nil {
-		return 0, entries, err
+		return 0, r, err
 	}
 	p.mu.Lock()
-	p.waiting = seen
-	asked := p.asked(seen)
+	p.waiting = list.seen
+	asked := p.asked(list.seen)
+	for _, e := range list.begun {
+		p.try(e)
+	}
 	p.mu.Unlock()
 	for s, list := range asked {
 		p.ask(ctx, s, list)
 	}
 	p.mu.Lock()
-	for _, e := range late {
+	for _, e := range list.late {
 		p.count(e, plane.Failed{Unanswered: 1})
 		p.fail(e, now)
 	}
-	near = p.near(seen, now)
+	near = p.near(list.seen, now)
 	wanted := p.wanted(now)
 	p.mu.Unlock()
-	listed, err := p.list(ctx, wanted, now)
-	if entries += listed; err != nil {
-		return near, entries, err
+	answered, err := p.list(ctx, wanted, now)
+	r.walks, r.entries = r.walks+answered.walks, r.entries+answered.entries
+	if err != nil {
+		return near, r, err
 	}
-	if p.settle(now) {
-		near = period
-	}
-	return near, entries, nil
+	p.settle(now)
+	return near, r, nil
 }
 
-// unanswered lists the connections without an answer, and returns those that became failures.
-func (p *Part) unanswered(ctx context.Context, now time.Time) (
-	seen map[uint32]*waiting, late []conntrack.Entry, entries int, err error,
-) {
-	seen = map[uint32]*waiting{}
+// unanswered are the connections without an answer.
+type unanswered struct {
+	seen    map[uint32]*waiting
+	late    []conntrack.Entry // those that became failures
+	begun   []conntrack.Entry // those that the look before did not list
+	entries int               // that were read
+}
+
+// unanswered lists the connections without an answer.
+func (p *Part) unanswered(ctx context.Context, now time.Time) (u unanswered, err error) {
+	u.seen = map[uint32]*waiting{}
 	each := map[netip.AddrPort]int{}
 	filter := conntrack.Filter{Protocol: conntrack.TCP, Unanswered: true}
 	err = p.opt.Table.Each(ctx, filter, func(e conntrack.Entry) error {
-		entries++
-		if e.State != conntrack.SynSent || each[e.ReplySrc] >= mostPending || seen[e.ID] != nil {
+		u.entries++
+		if e.State != conntrack.SynSent || each[e.ReplySrc] >= mostPending || u.seen[e.ID] != nil {
 			return nil
 		}
 		p.mu.Lock()
@@ -211,14 +227,24 @@ func (p *Part) unanswered(ctx context.Context, now time.Time) (
 		w := p.waiting[e.ID]
 		if w == nil {
 			w = &waiting{backend: e.ReplySrc, first: now}
+			u.begun = append(u.begun, e)
 		}
 		if !w.counted && now.Sub(w.first) >= overdue {
-			w.counted, late = true, append(late, e)
+			w.counted, u.late = true, append(u.late, e)
 		}
-		seen[e.ID] = w
+		u.seen[e.ID] = w
 		return nil
 	})
-	return seen, late, entries, err
+	return u, err
+}
+
+// try follows a connection that began, if its backend is on trial.
+func (p *Part) try(e conntrack.Entry) {
+	for _, q := range p.of(e) {
+		if q.Standings[e.ReplySrc].Phase == eject.Trial {
+			p.subject(q, e.ReplySrc).follow(e)
+		}
+	}
 }
 
 // near returns the time until the next look if something can be decided soon; otherwise 0. If several connections wait
@@ -240,8 +266,7 @@ func (p *Part) near(seen map[uint32]*waiting, now time.Time) (next time.Duration
 	}
 	for b, at := range first {
 		for _, q := range p.backends[b] {
-			switch trial := q.Standings[b].Phase == eject.Trial; {
-			case trial, n[b] >= int(q.Limits.Clients) && !q.Full():
+			if n[b] >= int(q.Limits.Clients) && !q.Full() {
 				p.subject(q, b)
 				soon(at.Add(overdue).Sub(now))
 			}
@@ -257,18 +282,14 @@ func (p *Part) near(seen map[uint32]*waiting, now time.Time) (next time.Duration
 	return next
 }
 
-// settle decides about all ports with evidence, and sets the shares of Services that changed. It reports whether a
-// trial began.
-func (p *Part) settle(now time.Time) (trial bool) {
+// settle decides about all ports with evidence, and sets the shares of Services that changed.
+func (p *Part) settle(now time.Time) {
 	p.mu.Lock()
 	var changes []Change
 	changed := p.left
 	p.left = map[cluster.Name]bool{}
 	for q := range p.active {
 		found, is := p.decide(q, now)
-		for _, s := range q.Standings {
-			trial = trial || s.Phase == eject.Trial && s.Since.Equal(now)
-		}
 		changes = append(changes, found...)
 		if is {
 			changed[q.id.Service] = true
@@ -288,15 +309,30 @@ func (p *Part) settle(now time.Time) (trial bool) {
 	if len(shares) > 0 {
 		p.opt.Save(p.Saved())
 	}
-	return trial
+}
+
+// window returns the time until the first window of a trial ends; without one, a long time.
+func (p *Part) window(now time.Time) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	first := time.Hour
+	for q := range p.active {
+		for _, s := range q.Standings {
+			if s.Open() {
+				first = min(first, s.Next.Sub(now))
+			}
+		}
+	}
+	return first
 }
 
 // decide updates the standings of a port. It reports whether one has changed, and returns the ejections.
 func (p *Part) decide(q *port, now time.Time) (ejections []Change, changed bool) {
 	evidence := map[netip.AddrPort]eject.Evidence{}
 	for b, s := range q.subjects {
-		evidence[b] = s.Take(s.known)
-		s.known = false
+		e := s.Take(s.known)
+		e.Idle = s.idle
+		evidence[b], s.known, s.idle = e, false, false
 	}
 	next := q.Decide(evidence, now)
 	for _, b := range q.Backends {
@@ -309,7 +345,11 @@ func (p *Part) decide(q *port, now time.Time) (ejections []Change, changed bool)
 			p.ejected++
 			ejections = append(ejections, Change{q.id, b, after})
 		}
-		if after.Phase != eject.In {
+		switch {
+		case after.Phase == before.Phase, after.Phase == eject.In:
+		case after.Phase == eject.Trial && q.subjects[b] != nil:
+			q.subjects[b].restart()
+		default:
 			delete(q.subjects, b) // what follows is measured anew
 		}
 	}

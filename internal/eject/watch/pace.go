@@ -7,11 +7,11 @@ const (
 	// which the kernel processes in between; reading entries is added.
 	perEntry = 4 * time.Microsecond
 
-	// Looks take a hundredth of one CPU. While a decision is near they take this much more, which comes back at a two
-	// hundredth.
-	rest     = 100
+	// Looks take one part in 125 of a CPU. While a decision is near they take this much more, which comes back at one
+	// part in 500: together a hundredth.
+	rest     = 125
 	credit   = 300 * time.Millisecond
-	regained = 200
+	regained = 500
 )
 
 // pacer decides how long to pause between looks.
@@ -22,20 +22,24 @@ type pacer struct {
 
 // look is what a look took, and when the next is wanted.
 type look struct {
-	cpu     time.Duration
-	entries int           // that were read
-	pause   time.Duration // at least, until the next
-	near    time.Duration // until a decision is possible; 0: none is near
+	cpu   time.Duration
+	read  read
+	pause time.Duration // at least, until the next
+	near  time.Duration // until a decision is possible; 0: none is near
 }
+
+// read is how much of the table was read.
+type read struct{ walks, entries int }
 
 func newPacer() *pacer { return &pacer{left: credit} }
 
 // pause returns the time until the next look.
 func (p *pacer) pause(l look) time.Duration {
-	if p.walk += p.walk / 200; p.walk == 0 || l.cpu < p.walk { // it grows slowly if the table did
-		p.walk = l.cpu
+	one := l.cpu / time.Duration(max(1, l.read.walks))
+	if p.walk += p.walk / 200; p.walk == 0 || one < p.walk { // it grows slowly if the table did
+		p.walk = one
 	}
-	took := p.walk + time.Duration(l.entries)*perEntry
+	took := time.Duration(l.read.walks)*p.walk + time.Duration(l.read.entries)*perEntry
 	pause := max(l.pause, rest*took)
 	if l.near > 0 && l.near < pause && p.left > took {
 		pause, p.left = l.near, p.left-took

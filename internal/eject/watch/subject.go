@@ -16,11 +16,25 @@ const mostAnswered = 1 << 16
 type subject struct {
 	eject.Record
 
-	open []conntrack.Entry // failed connections without an answer
+	open []conntrack.Entry // connections without an answer: those that failed, and those that began on trial
 
 	answered answered
 	listed   time.Time // the last listing; zero: none
 	known    bool      // the last look would have listed a connection that succeeded after a failure
+	idle     bool      // the last look saw no connection that waits
+}
+
+// follow adds a connection without an answer.
+func (s *subject) follow(e conntrack.Entry) {
+	if len(s.open) < mostOpen {
+		s.open = append(s.open, e)
+	}
+}
+
+// restart forgets what happened before a trial, but not which connections there are.
+func (s *subject) restart() {
+	s.Forget()
+	s.open = nil
 }
 
 // answered is a set of connections, by ID. With a mask it has only the IDs without these bits.
@@ -67,7 +81,7 @@ func (s *subject) compare(now answered, at time.Time) {
 	s.answered, s.listed = now, at
 }
 
-// asked returns the connections that failed and are not unanswered any more.
+// asked returns the connections that were followed and are not unanswered any more.
 func (p *Part) asked(seen map[uint32]*waiting) map[*subject][]conntrack.Entry {
 	all := map[*subject][]conntrack.Entry{}
 	for q := range p.active {
@@ -107,11 +121,18 @@ func (p *Part) wanted(now time.Time) wanted {
 	all := wanted{}
 	for q := range p.active {
 		full := q.Full()
+		for b, s := range q.Standings {
+			if s.Phase == eject.Ejected && !now.Before(s.Next) { // the trial begins
+				p.subject(q, b)
+			}
+		}
 		for b, s := range q.subjects {
-			s.known = false
-			pause := relist
-			switch trial := q.Standings[b].Phase == eject.Trial; {
-			case trial:
+			s.known, s.idle = false, len(s.open) == 0
+			pause, at := relist, q.Standings[b]
+			switch {
+			case at.Phase == eject.Trial && !s.idle, at.Phase == eject.Ejected && now.Before(at.Next):
+				continue // connections will tell, or nothing is to be known
+			case at.Phase == eject.Trial, at.Phase == eject.Ejected:
 				pause = trialPause
 			case !full && s.Near(q.Limits):
 				pause = 0
@@ -124,25 +145,24 @@ func (p *Part) wanted(now time.Time) wanted {
 	return all
 }
 
-// list lists the answered connections to backends: by port, or if there are many, all. It returns how many it has
-// read.
-func (p *Part) list(ctx context.Context, wanted wanted, now time.Time) (entries int, err error) {
+// list lists the answered connections to backends: each walk lists those to one, or to all of a port, or if there are
+// many ports, all.
+func (p *Part) list(ctx context.Context, wanted wanted, now time.Time) (r read, err error) {
 	found := map[netip.AddrPort]*answered{}
-	filters := map[conntrack.Filter]bool{}
 	for b := range wanted {
 		found[b] = &answered{}
-		filters[filterOf(b, len(wanted))] = true
 	}
-	for f := range filters {
+	for f := range wanted.filters() {
+		r.walks++
 		err := p.opt.Table.Each(ctx, f, func(e conntrack.Entry) error {
-			entries++
+			r.entries++
 			if a := found[e.ReplySrc]; a != nil && e.Answered() {
 				a.add(e.ID)
 			}
 			return nil
 		})
 		if err != nil {
-			return entries, err
+			return r, err
 		}
 	}
 	p.mu.Lock()
@@ -152,19 +172,27 @@ func (p *Part) list(ctx context.Context, wanted wanted, now time.Time) (entries 
 			s.compare(*found[b], now)
 		}
 	}
-	return entries, nil
+	return r, nil
 }
 
-// fewBackends is up to how many backends are listed one by one: each listing walks the whole table.
-const fewBackends = 2
+// fewPorts is up to how many ports are listed one by one: each listing walks the whole table.
+const fewPorts = 2
 
-func filterOf(b netip.AddrPort, n int) conntrack.Filter {
-	f := conntrack.Filter{Family: conntrack.IPv4, Protocol: conntrack.TCP}
-	if b.Addr().Is6() {
-		f.Family = conntrack.IPv6
+// filters returns the listings that have all connections to the backends.
+func (w wanted) filters() map[conntrack.Filter]bool {
+	all := map[conntrack.Filter]bool{}
+	for b := range w {
+		f := conntrack.Filter{Family: conntrack.IPv4, Protocol: conntrack.TCP, ReplySrc: b}
+		if b.Addr().Is6() {
+			f.Family = conntrack.IPv6
+		}
+		if len(w) > 1 {
+			f.ReplySrc = netip.AddrPortFrom(netip.Addr{}, b.Port())
+		}
+		all[f] = true
 	}
-	if n <= fewBackends {
-		f.ReplySrc = b
+	if len(all) > fewPorts {
+		return map[conntrack.Filter]bool{{Protocol: conntrack.TCP}: true}
 	}
-	return f
+	return all
 }

@@ -21,8 +21,8 @@ const (
 	period     = 400 * time.Millisecond  // between looks while a Service uses ejection
 	slowPeriod = 5 * time.Second         // while none does
 	overdue    = 1200 * time.Millisecond // a SYN without an answer for this long is a failure; it was sent again after 1 s
-	trialPause = 2 * time.Second         // the same while the backend is on trial
-	relist     = 5 * time.Second         // between listings of the connections to a backend that is not decided on
+	trialPause = time.Second             // between listings of the connections to a backend on trial
+	relist     = 5 * time.Second         // the same for one that is not decided on
 
 	mostPending = 4096    // unanswered connections to one backend that are followed
 	mostOpen    = 64      // failed connections to one backend that are asked again

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/eject"
 	"github.com/sluice-proxy/sluice/internal/linux/conntrack"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -178,8 +179,26 @@ func (w *world) want(name cluster.Name, want ...string) {
 	}
 }
 
-// SYNs that nobody answers eject a backend after less than three seconds; a trial takes it back for as long as they
-// stay unanswered; an answer lets it rise. Others of the Service, and other Services with the backend, lose nothing.
+// waitPart waits until a backend has a part of its share, and returns for how long it had another one.
+func (w *world) waitPart(name cluster.Name, backend string, part uint8) time.Duration {
+	w.t.Helper()
+	began := time.Now()
+	for ; time.Since(began) < time.Minute; time.Sleep(10 * time.Millisecond) {
+		synctest.Wait()
+		w.mu.Lock()
+		s, has := w.shares[name][cluster.ShareKey{Backend: addr(backend)}]
+		w.mu.Unlock()
+		if has && s.Part == part {
+			return time.Since(began)
+		}
+	}
+	w.t.Fatalf("%s has not got %d/16 within a minute", backend, part)
+	return 0
+}
+
+// SYNs that nobody answers eject a backend after less than three seconds. In a trial it has its part for a tenth of a
+// second, and nothing while a connection waits; an answer lets it rise. Others of the Service, and other Services with
+// the backend, lose nothing.
 func TestSilentBackends(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
@@ -191,16 +210,17 @@ func TestSilentBackends(t *testing.T) {
 		w.table.connect(3, "10.96.0.1:80", "10.0.1.2:8080", 0)
 		time.Sleep(3 * time.Second)
 		w.want(web, "10.0.1.1:8080 0")
-		time.Sleep(5 * time.Second)
-		w.want(web, "10.0.1.1:8080 1")
-		w.table.connect(1, "10.96.0.1:80", "10.0.1.1:8080", 0)
-		time.Sleep(2 * time.Second)
-		w.want(web, "10.0.1.1:8080 0")
-		time.Sleep(11 * time.Second)
-		w.want(web, "10.0.1.1:8080 1")
-		w.table.connect(1, "10.96.0.1:80", "10.0.1.1:8080", conntrack.Answered)
-		time.Sleep(3 * time.Second)
-		w.want(web, "10.0.1.1:8080 4")
+		const silent = "10.0.1.1:8080"
+		w.waitPart(web, silent, 1)
+		w.table.connect(1, "10.96.0.1:80", silent, 0)
+		if open := w.waitPart(web, silent, 0); open > 110*time.Millisecond {
+			t.Errorf("the window of the trial was %s", open)
+		}
+		if out := w.waitPart(web, silent, 1); out < 10*time.Second || out > 13*time.Second {
+			t.Errorf("a trial that failed was followed by another one after %s", out)
+		}
+		w.table.connect(1, "10.96.0.1:80", silent, conntrack.Answered)
+		w.waitPart(web, silent, 4)
 		time.Sleep(9 * time.Second)
 		w.want(web)
 		w.want(other)
@@ -210,6 +230,34 @@ func TestSilentBackends(t *testing.T) {
 		}
 		if got, want := w.part.Counts(), (Counts{Ejections: 2}); got != want || w.changes != 2 {
 			t.Errorf("%+v, %d changes, want %+v", got, w.changes, want)
+		}
+	})
+}
+
+// Without a connection the windows of a trial become longer. A connection that is answered late succeeded.
+func TestTrialsWithoutTraffic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const silent = "10.0.1.1:8080"
+		w := newWorld(t, Saved{{
+			Namespace: web.Namespace, Service: web.Name, Backend: addr(silent),
+			Standing: eject.Standing{Phase: eject.Ejected, Times: 1, Since: time.Now(), Next: time.Now()},
+		}})
+		defer w.run()()
+		w.apply(service(web, 1, route.DefaultEjection()))
+		for before := time.Duration(0); before < 10*time.Second; {
+			w.waitPart(web, silent, 1)
+			open := w.waitPart(web, silent, 0)
+			if open <= before {
+				t.Fatalf("after a window of %s there was one of %s", before, open)
+			}
+			before = open
+		}
+		id := w.table.connect(1, "10.96.0.1:80", silent, 0)
+		time.Sleep(time.Second)
+		w.want(web, silent+" 0")
+		w.table.answer(id)
+		if after := w.waitPart(web, silent, 4); after > time.Second {
+			t.Errorf("it was answered %s before", after)
 		}
 	})
 }
@@ -317,18 +365,18 @@ func TestATableThatCannotBeRead(t *testing.T) {
 func TestPace(t *testing.T) {
 	p := newPacer()
 	for range 10 {
-		if got := p.pause(look{cpu: 10 * time.Millisecond, pause: period}); got < time.Second {
+		if got := p.pause(look{cpu: 10 * time.Millisecond, read: read{walks: 1}, pause: period}); got < time.Second {
 			t.Fatalf("a pause of %s, want a second", got)
 		}
 	}
 	total := time.Duration(0)
 	for range 1000 {
-		total += p.pause(look{cpu: 10 * time.Millisecond, pause: period, near: period})
+		total += p.pause(look{cpu: 10 * time.Millisecond, read: read{walks: 1}, pause: period, near: period})
 	}
 	if total < 500*time.Second {
 		t.Errorf("1,000 looks of 10 ms near decisions take %s, want 500 s at least", total)
 	}
-	if got := p.pause(look{cpu: 400 * time.Millisecond, entries: 200_000, pause: period}); got < 40*time.Second {
+	if got := p.pause(look{cpu: 400 * time.Millisecond, read: read{1, 200_000}, pause: period}); got < 40*time.Second {
 		t.Errorf("a pause of %s after 200,000 entries", got)
 	}
 }

@@ -103,7 +103,8 @@ func (t tuple) compared() (flags uint32) {
 //
 // For IPv6 it encodes ports only: kernels up to 6.18 at least invert the comparison of addresses, and would leave out
 // exactly the matching entries (ctnetlink_filter_match_tuple uses ipv6_addr_cmp as a test of equality). For all
-// protocols it encodes addresses only.
+// protocols it encodes addresses only. For both families it encodes the status only: kernels refuse tuples without a
+// family.
 func encodeFilter(f Filter) []byte {
 	end := func(at netip.AddrPort) netip.AddrPort {
 		if f.Family == IPv6 {
@@ -120,6 +121,9 @@ func encodeFilter(f Filter) []byte {
 		reply.protocol = f.Protocol
 	}
 	to, flags := header(f.Family), []byte(nil)
+	if f.Family == 0 {
+		orig, reply = tuple{}, tuple{}
+	}
 	for _, side := range []struct {
 		tuple      tuple
 		typ, flags uint16

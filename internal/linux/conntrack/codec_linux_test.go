@@ -101,3 +101,8 @@ func FuzzDecode(f *testing.F) {
 func (t *Table) ListAll(ctx context.Context, f Family, fn func(Entry) error) error {
 	return t.list(ctx, header(f), fn)
 }
+
+// ListFiltered lists the entries that the kernel selects.
+func (t *Table) ListFiltered(ctx context.Context, f Filter, fn func(Entry) error) error {
+	return t.list(ctx, encodeFilter(f), fn)
+}

@@ -119,7 +119,7 @@ func (e Entry) String() string {
 
 // Filter selects entries. In OrigDst and ReplySrc an invalid address or a port of 0 matches all.
 type Filter struct {
-	Family   Family // 0: both, for filters without addresses
+	Family   Family // 0: both; then the kernel filters by Unanswered only
 	Protocol uint8  // 0: all; then the kernel does not filter by ports
 	OrigDst  netip.AddrPort
 	ReplySrc netip.AddrPort

@@ -1,9 +1,12 @@
 package conntrack
 
 import (
+	"cmp"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"syscall"
 	"time"
 
 	"github.com/mdlayher/netlink"
@@ -19,6 +22,9 @@ const (
 
 // attempts is how often a listing is tried while the kernel resizes the table during it.
 const attempts = 5
+
+// listBuffer is the size of a listing's buffer, in bytes: the kernel uses no more (af_netlink.c).
+const listBuffer = 1 << 15
 
 // Table is the connection tracking table of one network namespace. Its methods may be called from several goroutines.
 type Table struct {
@@ -104,24 +110,66 @@ func (t *Table) list(ctx context.Context, request []byte, fn func(Entry) error) 
 	return err
 }
 
+// receive reads a listing with a large buffer, which the kernel fills with some hundred entries at a time. The library
+// asks for the size of each message first, so that it gets a few, and starts a goroutine for each question.
 func receive(conn *netlink.Conn, fn func(Entry) error) error {
-	var inconsistent bool
-	for m, err := range conn.ReceiveIter() {
-		if err != nil {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	buffer := make([]byte, listBuffer)
+	for d := (dump{fn: fn}); !d.done; {
+		var n int
+		var failed error
+		err := raw.Read(func(fd uintptr) bool {
+			n, _, failed = unix.Recvfrom(int(fd), buffer, unix.MSG_DONTWAIT)
+			return !errors.Is(failed, unix.EAGAIN)
+		})
+		if err := cmp.Or(err, failed); err != nil {
 			return err
 		}
-		inconsistent = inconsistent || m.Header.Flags&netlink.DumpInterrupted != 0
-		e, err := decode(m.Data)
-		if err == nil {
-			err = fn(e)
-		}
-		if err != nil {
-			_ = conn.Close() // otherwise the iterator reads and discards the rest
+		if err := d.read(buffer[:n]); err != nil {
 			return err
 		}
 	}
-	if inconsistent {
-		return unix.EINTR
+	return nil
+}
+
+// dump is a listing that is being read.
+type dump struct {
+	fn           func(Entry) error
+	inconsistent bool
+	done         bool
+}
+
+// read reads messages.
+func (d *dump) read(b []byte) error {
+	messages, err := syscall.ParseNetlinkMessage(b)
+	if err != nil {
+		return err
+	}
+	for _, m := range messages {
+		d.inconsistent = d.inconsistent || netlink.HeaderFlags(m.Header.Flags)&netlink.DumpInterrupted != 0
+		switch m.Header.Type {
+		case unix.NLMSG_ERROR, unix.NLMSG_DONE:
+			d.done = true
+			if len(m.Data) >= 4 {
+				if code := int32(binary.NativeEndian.Uint32(m.Data)); code < 0 {
+					return unix.Errno(-code)
+				}
+			}
+			if d.inconsistent {
+				return unix.EINTR
+			}
+			return nil
+		}
+		e, err := decode(m.Data)
+		if err == nil {
+			err = d.fn(e)
+		}
+		if err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package conntrack_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/sluice-proxy/sluice/internal/linux/conntrack"
@@ -31,5 +32,21 @@ func TestUnfilteredListing(t *testing.T) {
 	}
 	if len(all) != 3 || len(matching) != 1 || matching[0].OrigDst != wanted.OrigDst {
 		t.Errorf("all: %v\nmatching: %v", all, matching)
+	}
+}
+
+// The kernel takes a filter for unanswered connections of both families, and leaves out all others.
+func TestUnansweredOfBothFamilies(t *testing.T) {
+	ct := conntracktest.Open(t)
+	opening := flow(conntrack.TCP, "[fd00::1]:1000", "[fd96::10]:53", "[fd01::1]:5353")
+	create(t, ct, opening, answered(flow(conntrack.TCP, "10.0.0.1:1000", "10.96.0.10:53", "10.1.0.1:5353")))
+	var got []string
+	err := ct.ListFiltered(t.Context(), conntrack.Filter{Protocol: conntrack.TCP, Unanswered: true},
+		func(e conntrack.Entry) error { got = append(got, e.String()); return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{opening.String()}; !slices.Equal(got, want) {
+		t.Errorf("the kernel selects %q, want %q", got, want)
 	}
 }

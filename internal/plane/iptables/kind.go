@@ -115,7 +115,7 @@ func facts() plane.Facts {
 		},
 		Loopback:  "iptables.localhostNodePorts is true and nodePortAddresses holds the address",
 		Loopback6: "iptables.localhostNodePorts is true and nodePortAddresses has localhost or ::1/128",
-		Weights:   true, Lacking: []route.Method{route.Hash, route.Least},
+		Weights:   true, Ejects: true, Lacking: []route.Method{route.Hash, route.Least},
 		Path: Path,
 	}
 }

@@ -146,6 +146,7 @@ func facts() plane.Facts {
 		Loopback6: "nodePortAddresses has localhost or ::1/128",
 		Path:      Path,
 		Weights:   true,
+		Ejects:    true,
 		Direct:    true,
 		Shares:    shares,
 	}

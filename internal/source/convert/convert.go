@@ -62,7 +62,8 @@ type Converter struct {
 	Lacking      []route.Method
 	AnyScheduler bool
 
-	// Ejection is that of Services without the annotation.
+	// Ejects means that this mode can eject endpoints. Ejection is that of Services without the annotation.
+	Ejects   bool
 	Ejection cluster.Ejection
 
 	// Direct means that nodes can pass connections on to each other in this mode.

@@ -105,14 +105,23 @@ func slowStart(svc *corev1.Service, n *notes) time.Duration {
 
 // ejection returns which failures eject endpoints.
 func (c Converter) ejection(svc *corev1.Service, n *notes) cluster.Ejection {
-	text, has := svc.Annotations[AnnotationEjection]
-	if !has {
-		return c.Ejection
+	e, reason := c.Ejection, ""
+	if text, has := svc.Annotations[AnnotationEjection]; has {
+		own, err := route.ParseEjection(text)
+		switch {
+		case err != nil:
+			reason = "ignored: " + err.Error()
+		case own.On() && !c.Ejects:
+			reason = "mode " + c.Mode + " does not eject endpoints: they keep their share when connections to them fail"
+		default:
+			e = own
+		}
+		if reason != "" {
+			n.add("metadata.annotations["+AnnotationEjection+"]", text, reason)
+		}
 	}
-	e, err := route.ParseEjection(text)
-	if err != nil {
-		n.add("metadata.annotations["+AnnotationEjection+"]", text, "ignored: "+err.Error())
-		return c.Ejection
+	if !c.Ejects {
+		return cluster.Ejection{}
 	}
 	return e
 }

@@ -67,8 +67,7 @@ func measure(t lab.T, mode string, k kase, o options) (*result, error) {
 	if err := lab.HintIptables(l.NodeA, "nft"); err != nil {
 		return nil, err
 	}
-	command := exec.Command(program, args...)
-	p, err := harness.Start(l.NodeA, command)
+	p, err := harness.Start(l.NodeA, exec.Command(program, args...))
 	if err != nil {
 		return nil, err
 	}
@@ -82,13 +81,17 @@ func measure(t lab.T, mode string, k kase, o options) (*result, error) {
 	if err := p.Until(limit, "the Service", served); err != nil {
 		return nil, err
 	}
-	err = b.run()
-	_, stopped := p.Stop(syscall.SIGTERM, limit)
-	if err := errors.Join(err, stopped); err != nil {
+	before, err := p.CPU() // without the start
+	if err != nil {
 		return nil, err
 	}
-	state := command.ProcessState
-	b.result.cpu = state.UserTime() + state.SystemTime()
+	err = b.run()
+	after, failed := p.CPU()
+	_, stopped := p.Stop(syscall.SIGTERM, limit)
+	if err := errors.Join(err, failed, stopped); err != nil {
+		return nil, err
+	}
+	b.result.cpu = after - before
 	b.result.ejections = p.Log.Count("Ejected an endpoint")
 	return &b.result, nil
 }
