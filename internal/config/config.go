@@ -70,9 +70,12 @@ type Config struct {
 	// Ejection is that of Services without the annotation.
 	Ejection cluster.Ejection
 
+	// Direct means that Services are served directly that have no annotation.
+	Direct bool
+
 	// effective is the configuration in force, defaults and flags included, as a KubeProxyConfiguration v1alpha1. Loading
 	// it gives the same Config, except the fields that only flags set: Manifests, Client.Master, Drain, IgnoreKubeProxy,
-	// ReloadJitter, Ejection, and the tasks in place of running.
+	// ReloadJitter, Ejection, Direct, and the tasks in place of running.
 	effective []byte
 }
 

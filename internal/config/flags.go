@@ -33,6 +33,7 @@ type ownFlags struct {
 	IgnoreKubeProxy bool            `json:"ignore-kube-proxy"`
 	Jitter          metav1.Duration `json:"reload-jitter"`
 	Ejection        string          `json:"ejection"`
+	External        string          `json:"external"`
 	Version         Version         `json:"version"`
 	ConntrackMax    *int32          `json:"conntrack-max"` // nil: not set
 	UDPTimeout      metav1.Duration `json:"udp-timeout"`
