@@ -26,6 +26,32 @@ func (r *rig) remote() *lab.Host {
 	return client
 }
 
+// With session affinity, fragmented datagrams reach the same pod as others, wherever they enter.
+func TestFragments(t *testing.T) {
+	r := newRig(t, 0, 1)
+	r.affinity = true
+	r.begin(0, 1)
+	for _, client := range []*lab.Host{r.lab.Outside, r.lab.Blocked} {
+		for _, vip := range []string{vip4, vip6} {
+			probe := lab.Probe{Protocol: lab.UDP, To: netip.AddrPortFrom(netip.MustParseAddr(vip), 80)}
+			var want netip.AddrPort
+			for node := range r.nodes {
+				r.enterAt(node)
+				for _, size := range []int{10, 5000} {
+					probe.Payload = make([]byte, size)
+					res := client.Try(probe)
+					if want == (netip.AddrPort{}) {
+						want = res.Backend
+					}
+					if res.Outcome != lab.Answered || !res.Echoed || res.Backend != want || res.Masqueraded() {
+						t.Fatalf("%d bytes to %s by node %d: %s, want %s", size, vip, node, res, want)
+					}
+				}
+			}
+		}
+	}
+}
+
 // Path MTU discovery works, whichever node the ICMP errors reach, also after the slots of connections have moved.
 func TestPathMTUDiscovery(t *testing.T) {
 	r := newRig(t, 0, 1, 2)

@@ -40,6 +40,7 @@ type rig struct {
 	dir     string
 
 	annotation string
+	affinity   bool // ClientIP
 	masquerade bool // a pod may see another address than that of the client
 }
 
@@ -125,6 +126,9 @@ func (r *rig) applyPods(pods ...int) {
 		"type": "LoadBalancer", "clusterIP": "172.30.0.80", "clusterIPs": []string{"172.30.0.80", "fd00:172:30::80"},
 		"ports": ports,
 	})
+	if r.affinity {
+		web["spec"].(object)["sessionAffinity"] = "ClientIP"
+	}
 	web["metadata"].(object)["annotations"] = object{"sluice-proxy.github.io/external": r.annotation}
 	web["status"] = object{"loadBalancer": object{"ingress": []object{{"ip": vip4}, {"ip": vip6}}}}
 	objects := []object{web}

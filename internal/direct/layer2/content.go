@@ -14,7 +14,7 @@ type content struct {
 	devices []nft.Device
 	small   map[place]map[string]nft.Element // all sets but those of slots, by key
 	ports   map[route.PortID]*rendered
-	errors  map[netip.Addr]*rendered // ICMP errors, by their destination
+	addrs   map[netip.Addr]*rendered // for what has no port
 }
 
 // place is a set of a side.
@@ -68,13 +68,12 @@ func (p *port) render(self string, r *reach, number func(string) uint16) *render
 	return out
 }
 
-// addErrors adds the slots of ICMP errors to the addresses of a port. They say no port: ports of one address with other
-// owners leave the slot empty.
-func (c *content) addErrors(p *port, r *rendered) {
+// addAddrs adds the slots of addresses. Ports of one address with other owners leave the slot empty.
+func (c *content) addAddrs(p *port, r *rendered) {
 	for _, f := range p.external() {
-		all := c.errors[f.Addr]
+		all := c.addrs[f.Addr]
 		if all == nil {
-			c.errors[f.Addr] = &rendered{errors, r.family, []string{string(nft.Key{}.Addr(f.Addr))}, r.nodes}
+			c.addrs[f.Addr] = &rendered{portless, r.family, []string{string(nft.Key{}.Addr(f.Addr))}, r.nodes}
 			continue
 		}
 		for at := range all.nodes {
@@ -107,7 +106,7 @@ func (c *content) addSmall(p *port) {
 			c.put(s, s.vips(), nft.Element{Key: string(nft.Key{}.Addr(f.Addr))})
 			if p.Affinity > 0 {
 				c.put(s, s.byClient(packets), nft.Element{Key: keyOf(f, p.Protocol)})
-				c.put(s, s.byClient(errors), nft.Element{Key: string(nft.Key{}.Addr(f.Addr))})
+				c.put(s, s.byClient(portless), nft.Element{Key: string(nft.Key{}.Addr(f.Addr))})
 			}
 		}
 	}
@@ -175,7 +174,7 @@ func (w *writer) update(before, after *content) {
 		}
 	})
 	each(before.ports, after.ports, w.port)
-	each(before.errors, after.errors, w.port)
+	each(before.addrs, after.addrs, w.port)
 	w.small(before, after, func(at place, set nft.Set, old, now *nft.Element) {
 		if old != nil && now == nil {
 			w.tx.Delete(at.table(w.g), set, *old)

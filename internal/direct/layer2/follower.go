@@ -270,7 +270,7 @@ func (f *Follower) write(
 	}
 	c := &content{
 		devices: r.devices, small: map[place]map[string]nft.Element{}, ports: map[route.PortID]*rendered{},
-		errors: map[netip.Addr]*rendered{},
+		addrs: map[netip.Addr]*rendered{},
 	}
 	for id, p := range ports {
 		c.addSmall(p)
@@ -279,7 +279,7 @@ func (f *Follower) write(
 		} else {
 			c.ports[id] = p.render(f.opt.Self, r, f.number)
 		}
-		c.addErrors(p, c.ports[id])
+		c.addAddrs(p, c.ports[id])
 	}
 	c.addNodes(r, f.number)
 	w := &writer{g: f.g, room: f.opt.Room(), commit: func(tx *nft.Tx) error { return f.opt.Kernel.Commit(ctx, tx) }}

@@ -84,16 +84,16 @@ func (s side) byClient(of subject) nft.Set {
 type subject int
 
 const (
-	packets subject = iota // of a connection, by their frontend
-	errors                 // of ICMP about packets to the client, by their destination alone
+	packets  subject = iota // with the port of a frontend
+	portless                // ICMP errors about packets to the client, and fragments
 )
 
-func subjects() []subject { return []subject{packets, errors} }
+func subjects() []subject { return []subject{packets, portless} }
 
-func (of subject) prefix() string { return [...]string{"", "errors-"}[of] }
+func (of subject) prefix() string { return [...]string{"", "portless-"}[of] }
 
-// types is the type of a key of frontends. Of an ICMP error it is the address: nft has no words for a key with parts of
-// the packet in it.
+// types is the type of a key of frontends. Portless is the address alone: later fragments have no port, and nft has no
+// words for a key that consists of parts of the packet in an ICMP error.
 func (s side) types(of subject) []nft.Type {
 	return [...][]nft.Type{{s.addr(), nft.Proto, nft.Port}, {s.addr()}}[of]
 }
@@ -105,7 +105,7 @@ func (s side) key(of subject) []nft.Field {
 }
 
 func (s side) client(of subject) (addr, port nft.Field) {
-	if of == errors {
+	if of == portless {
 		return nft.EmbeddedDestination(s.ip), nft.EmbeddedDestinationPort(s.ip)
 	}
 	return nft.Source(s.ip), nft.SourcePort()
@@ -202,26 +202,38 @@ func (g generation) chains(devices []nft.Device) map[nft.Table][]nft.Chain {
 	return all
 }
 
-// forward returns the chains for packets as a device receives them: those of slots that other nodes own go there. ICMP
-// errors come last, so that others do not pay for them.
+// forward returns the chains for packets as a device receives them: those of slots that other nodes own go there. What
+// has no port comes last, so that other packets do not pay for it.
 func (s side) forward(devices []nft.Device) []nft.Chain {
-	in := nft.Of(s.ip)
-	rules := []nft.Rule{nft.NewRule(in, nft.Not(nft.In(s.vips().Name, nft.Destination(s.ip))), nft.Accept())}
-	if s.ip == nft.IP4 { // of IPv6, the next header says it
-		rules = append(rules, nft.NewRule(in, nft.Fragment(), nft.Accept()))
-	}
-	send := func(of subject, rules []nft.Rule) []nft.Rule {
-		rules = append(append(rules, s.choose(of, in)...), nft.NewRule(in, s.find(of, entering)))
+	in, clear := nft.Of(s.ip), nft.NewRule(nft.ClearPriority())
+	send := func(of subject) []nft.Rule {
+		rules := []nft.Rule{nft.NewRule(in, s.find(of, entering))}
 		for _, d := range devices {
 			rules = append(rules, nft.NewRule(in, nft.HopsAbove(s.ip, 1), nft.Forward(s.ip, d, s.nodes(d).Name, nft.Priority())))
 		}
 		return rules
 	}
-	clear := nft.NewRule(nft.ClearPriority())
+	others := nft.NewRule(in, nft.Not(nft.In(s.vips().Name, nft.Destination(s.ip))), nft.Accept())
 	toErrors := nft.NewRule(in, nft.ICMPError(s.ip), nft.Goto(s.name("errors")))
+	toFragments := nft.NewRule(in, nft.Fragment(s.ip), nft.Goto(s.name("fragments")))
+	first, last := []nft.Rule{others, toFragments}, []nft.Rule{toErrors, clear}
+	if s.ip == nft.IP6 { // there they have another next header
+		first, last = []nft.Rule{others}, []nft.Rule{toErrors, toFragments, clear}
+	}
 	return []nft.Chain{
-		{Name: s.name("errors"), Rules: append(send(errors, nil), clear)},
-		{Name: s.name("forward"), Rules: append(send(packets, rules), toErrors, clear)},
+		{Name: s.name("errors"), Rules: slices.Concat(s.choose(portless, in), send(portless), []nft.Rule{clear})},
+		{Name: s.name("fragments"), Rules: slices.Concat(s.fragments(in), send(portless), []nft.Rule{clear})},
+		{Name: s.name("forward"), Rules: slices.Concat(first, s.choose(packets, in), send(packets), last)},
+	}
+}
+
+// fragments returns rules that set the priority to the number of the slot of a fragment. Without session affinity it
+// depends on the port, which only the first fragment has.
+func (s side) fragments(in nft.Statement) []nft.Rule {
+	byClient := nft.In(s.byClient(portless).Name, s.key(portless)...)
+	return []nft.Rule{
+		nft.NewRule(in, nft.Not(byClient), nft.Accept()),
+		nft.NewRule(in, nft.DrawByHash(slots.Seed, 1, direct.Slots, nft.Source(s.ip))),
 	}
 }
 

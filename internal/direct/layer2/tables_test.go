@@ -26,14 +26,21 @@ func TestRules(t *testing.T) {
 	}
 	const want = `netdev sluice-direct errors-ip
 	meta protocol ip meta priority set jhash @th,192,32 . @th,240,16 mod 1021 seed 0x51 offset 1
-	meta protocol ip ip daddr @errors-by-client-ip meta priority set jhash @th,192,32 mod 1021 seed 0x51 offset 1
-	meta protocol ip meta priority set ip daddr . meta priority map @errors-owners-ip
+	meta protocol ip ip daddr @portless-by-client-ip meta priority set jhash @th,192,32 mod 1021 seed 0x51 offset 1
+	meta protocol ip meta priority set ip daddr . meta priority map @portless-owners-ip
+	meta protocol ip ip ttl > 1 fwd ip to meta priority map @nodes-2-ip device "eth0"
+	meta protocol ip ip ttl > 1 fwd ip to meta priority map @nodes-3-ip device "eth1"
+	meta priority set none
+netdev sluice-direct fragments-ip
+	meta protocol ip ip daddr != @portless-by-client-ip accept
+	meta protocol ip meta priority set jhash ip saddr mod 1021 seed 0x51 offset 1
+	meta protocol ip meta priority set ip daddr . meta priority map @portless-owners-ip
 	meta protocol ip ip ttl > 1 fwd ip to meta priority map @nodes-2-ip device "eth0"
 	meta protocol ip ip ttl > 1 fwd ip to meta priority map @nodes-3-ip device "eth1"
 	meta priority set none
 netdev sluice-direct forward-ip
 	meta protocol ip ip daddr != @vips-ip accept
-	meta protocol ip ip frag-off & 0x3fff != 0 accept
+	meta protocol ip ip frag-off & 0x3fff != 0 goto fragments-ip
 	meta protocol ip meta priority set jhash ip saddr . th sport mod 1021 seed 0x51 offset 1
 	meta protocol ip KEY @by-client-ip meta priority set jhash ip saddr mod 1021 seed 0x51 offset 1
 	meta protocol ip meta priority set KEY . meta priority map @owners-ip
@@ -64,22 +71,22 @@ ip sluice-direct lost
 	meta priority set KEY . meta priority map @former goto pass
 	meta priority set KEY . meta priority map @owners goto pass
 	meta priority set none
-ip sluice-direct errors-unknown
+ip sluice-direct portless-unknown
 	meta priority set jhash @th,192,32 . @th,240,16 mod 1021 seed 0x51 offset 1
-	ip daddr @errors-by-client meta priority set jhash @th,192,32 mod 1021 seed 0x51 offset 1
-	meta priority set ip daddr . meta priority map @errors-owners ip ttl set 16 goto pass
+	ip daddr @portless-by-client meta priority set jhash @th,192,32 mod 1021 seed 0x51 offset 1
+	meta priority set ip daddr . meta priority map @portless-owners ip ttl set 16 goto pass
 	meta priority set none
-ip sluice-direct errors-lost
+ip sluice-direct portless-lost
 	meta priority set jhash @th,192,32 . @th,240,16 mod 1021 seed 0x51 offset 1
-	ip daddr @errors-by-client meta priority set jhash @th,192,32 mod 1021 seed 0x51 offset 1
-	meta priority set ip daddr . meta priority map @errors-former goto pass
-	meta priority set ip daddr . meta priority map @errors-owners goto pass
+	ip daddr @portless-by-client meta priority set jhash @th,192,32 mod 1021 seed 0x51 offset 1
+	meta priority set ip daddr . meta priority map @portless-former goto pass
+	meta priority set ip daddr . meta priority map @portless-owners goto pass
 	meta priority set none
 ip sluice-direct prerouting
 	ct state new meta l4proto tcp tcp flags & syn == 0 ip daddr @vips ip ttl > 16 goto unknown
 	ct state new meta l4proto tcp tcp flags & syn == 0 ip daddr @vips ip ttl > 12 goto lost
-	ct state invalid icmp type != echo-request ip daddr @vips ip ttl > 16 goto errors-unknown
-	ct state invalid icmp type != echo-request ip daddr @vips ip ttl > 12 goto errors-lost
+	ct state invalid icmp type != echo-request ip daddr @vips ip ttl > 16 goto portless-unknown
+	ct state invalid icmp type != echo-request ip daddr @vips ip ttl > 12 goto portless-lost
 `
 	if diff := cmp.Diff(want, b.String()); diff != "" {
 		t.Errorf("rules (-want +got):\n%s", diff)

@@ -85,8 +85,11 @@ func inState(bit uint32) []expr.Any {
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg1, Data: make([]byte, 4)})
 }
 
-// Fragment matches fragments of IPv4 packets.
-func Fragment() Statement {
+// Fragment matches fragments.
+func Fragment(f Family) Statement {
+	if f == IP6 {
+		return equals("ip6 nexthdr ipv6-frag", NextHeader(f), []byte{unix.IPPROTO_FRAGMENT})
+	}
 	const moreFragments, offset = 0x2000, 0x1fff
 	mask := binary.BigEndian.AppendUint16(nil, moreFragments|offset)
 	return Statement{"ip frag-off & 0x3fff != 0", []expr.Any{
