@@ -241,7 +241,8 @@ func TestANeighbourThatIsGoneGetsNothing(t *testing.T) {
 	})
 }
 
-// ICMP errors, whose rules see no port, go to the owner that all ports of the address have, and nowhere if there is none.
+// ICMP errors, whose rules see no port, go to the owner that all ports of the address have, and nowhere if they have
+// different ones.
 func TestErrorsGoWhereAllPortsGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, &fake{Fake: nft.NewFake()})
