@@ -31,10 +31,11 @@ func (r *rig) remote() *lab.Host {
 	return client
 }
 
-// With session affinity, fragmented datagrams reach the same pod as others, wherever they enter.
+// With session affinity, fragmented datagrams reach the same pod as others, wherever they enter. A flag makes
+// the Service direct.
 func TestFragments(t *testing.T) {
 	r := newRig(t, 0, 1)
-	r.affinity = true
+	r.affinity, r.annotation, r.flags = true, "", []string{"--external=direct"}
 	r.begin(0, 1)
 	for _, client := range []*lab.Host{r.lab.Outside, r.lab.Blocked} {
 		for _, vip := range []string{vip4, vip6} {

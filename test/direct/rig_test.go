@@ -39,7 +39,8 @@ type rig struct {
 	at      map[netip.Addr]int // the index of the node of each pod, by its addresses
 	dir     string
 
-	annotation string
+	annotation string // empty: there is none
+	flags      []string
 	affinity   bool // ClientIP
 	masquerade bool // a pod may see another address than that of the client
 }
@@ -129,7 +130,9 @@ func (r *rig) applyPods(pods ...int) {
 	if r.affinity {
 		web["spec"].(object)["sessionAffinity"] = "ClientIP"
 	}
-	web["metadata"].(object)["annotations"] = object{"sluice-proxy.github.io/external": r.annotation}
+	if r.annotation != "" {
+		web["metadata"].(object)["annotations"] = object{"sluice-proxy.github.io/external": r.annotation}
+	}
 	web["status"] = object{"loadBalancer": object{"ingress": []object{{"ip": vip4}, {"ip": vip6}}}}
 	objects := []object{web}
 	for _, family := range []string{"IPv4", "IPv6"} {
@@ -164,8 +167,9 @@ func (r *rig) start(node int) {
 	path, err := harness.Program()
 	r.must(err)
 	n := r.nodes[node]
-	r.daemons[node], err = harness.Start(n, exec.Command(path, "--manifests="+r.dir, "--hostname-override="+n.Name(),
-		"--proxy-mode=nftables", "--cluster-cidr=10.180.0.0/16,fd00:10:180::/48", "--reload-jitter=0"))
+	args := append(slices.Clone(r.flags), "--manifests="+r.dir, "--hostname-override="+n.Name(), "--proxy-mode=nftables",
+		"--cluster-cidr=10.180.0.0/16,fd00:10:180::/48", "--reload-jitter=0")
+	r.daemons[node], err = harness.Start(n, exec.Command(path, args...))
 	r.must(err)
 	r.Cleanup(func() {
 		if r.Failed() {
