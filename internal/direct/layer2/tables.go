@@ -248,8 +248,8 @@ func (s side) enter(l layout) nft.Rule {
 	}, more...)...)
 }
 
-// forward returns the chains for packets that enter here: those of slots that other nodes own go there. What has no port
-// comes last, so that other packets do not pay for it. Nor do they pay for session affinity that no port has.
+// forward returns the chains for packets that enter here: those of slots that other nodes own go there. What has no
+// port comes last, so that other packets do not pay for it. Nor do they pay for session affinity that no port has.
 func (s side) forward(l layout) []nft.Chain {
 	in, clear := nft.Of(s.ip), nft.NewRule(nft.ClearPriority())
 	choose := func(of subject) []nft.Rule {
