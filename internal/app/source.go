@@ -57,6 +57,6 @@ func (o Options) converter() convert.Converter {
 		AllowExternalIPs: o.Config.ExternalIPs, LoopbackEndpoints: o.Config.Unprivileged(),
 		ExternalIPs: o.Config.ExternalIPRanges, LoadBalancerIPs: o.Config.LoadBalancerIPRanges,
 		Mode: facts.Name, Lacking: facts.Lacking, AnyScheduler: facts.AnyScheduler, Direct: facts.Direct,
-		Ejects: facts.Ejects, Ejection: o.Config.Ejection,
+		Ejects: facts.Ejects, Ejection: o.Config.Ejection, AllDirect: o.Config.Direct,
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/eject/watch"
 	"github.com/sluice-proxy/sluice/internal/host"
 	"github.com/sluice-proxy/sluice/internal/metrics"
+	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/reload"
 	"github.com/sluice-proxy/sluice/internal/text"
 	"github.com/sluice-proxy/sluice/internal/web"
@@ -27,6 +28,7 @@ func (d *daemon) status(context.Context) inspect.Status {
 		KubeProxy:     d.takeover.State().Beside(),
 		Takeover:      d.takeover.State().Lines(),
 		Configuration: configuration(d.reload.State(), d.o.Warnings),
+		Direct:        d.direct(),
 		Servers:       []web.State{d.healthz.State(), d.diagnostics.State()},
 	}
 	if d.o.Config.Drain.IsValid() {
@@ -34,9 +36,6 @@ func (d *daemon) status(context.Context) inspect.Status {
 	}
 	if d.plane.WatchTrouble != nil {
 		s.WatchTrouble = d.plane.WatchTrouble()
-	}
-	if d.plane.Direct != nil {
-		s.Direct = d.plane.Direct()
 	}
 	for _, e := range d.host.Effects() {
 		h := inspect.HostSetting{Name: e.Name, Want: e.Wanted, Was: e.Was, Is: e.Is}
@@ -80,6 +79,14 @@ func configuration(s reload.State, warnings []string) inspect.Configuration {
 	return c
 }
 
+// direct returns to which nodes this one passes connections on; nil: none.
+func (d *daemon) direct() *plane.Direct {
+	if d.plane.Direct == nil {
+		return nil
+	}
+	return d.plane.Direct()
+}
+
 // answerTime bounds how long an answer waits while the proxy writes.
 const answerTime = 10 * time.Second
 
@@ -91,6 +98,7 @@ func (d *daemon) readings() metrics.Readings {
 	}
 	return metrics.Readings{
 		Ejections: ejected.Ejections, Ejected: ejected.Ejected,
+		Direct:             d.direct(),
 		Totals:             d.store.Totals(),
 		Backlog:            d.store.Backlog(),
 		Sizes:              d.sizes.Sizes(),

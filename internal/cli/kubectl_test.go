@@ -17,6 +17,7 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/answer/inspect"
 	"github.com/sluice-proxy/sluice/internal/health"
+	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/testing/podtest"
 )
 
@@ -104,7 +105,7 @@ func TestPluginStatusShowsOutliersFirst(t *testing.T) {
 		case "e":
 			st.Version = "v1.1.0"
 		case "f":
-			st.Mode.Name = "iptables"
+			st.Mode.Name, st.Direct = "iptables", &plane.Direct{Checksum: "1a2b3c4d"}
 		case "g":
 			st.Warnings = []string{"server healthz: in use", "one", "two"}
 		}
@@ -116,7 +117,7 @@ c     -        -         no answer    -          no Sluice is running
 b     -        -         no answer    -          the pod is pending: ImagePullBackOff
 d     v1.2.0   nftables  not healthy  10s ago    a write is overdue (+1 more)
 e     v1.1.0   nftables  healthy      10s ago    most nodes run v1.2.0
-f     v1.2.0   iptables  healthy      10s ago    most nodes use mode nftables
+f     v1.2.0   iptables  healthy      10s ago    most nodes use mode nftables (+1 more)
 g     v1.2.0   nftables  healthy      10s ago    server healthz: in use (+2 more)
 a     v1.2.0   nftables  healthy      10s ago    -
 h     v1.2.0   nftables  healthy      10s ago    -

@@ -73,9 +73,12 @@ type Config struct {
 	// DirectTunnel is the UDP port of the tunnel to nodes that are not at layer 2; 0: there is none.
 	DirectTunnel uint16
 
+	// Direct means that Services are served directly that have no annotation.
+	Direct bool
+
 	// effective is the configuration in force, defaults and flags included, as a KubeProxyConfiguration v1alpha1. Loading
 	// it gives the same Config, except the fields that only flags set: Manifests, Client.Master, Drain, IgnoreKubeProxy,
-	// ReloadJitter, Ejection, DirectTunnel, and the tasks in place of running.
+	// ReloadJitter, Ejection, DirectTunnel, Direct, and the tasks in place of running.
 	effective []byte
 }
 

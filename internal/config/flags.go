@@ -34,6 +34,7 @@ type ownFlags struct {
 	Jitter          metav1.Duration `json:"reload-jitter"`
 	Ejection        string          `json:"ejection"`
 	DirectTunnel    int32           `json:"direct-tunnel-port"`
+	External        string          `json:"external"`
 	Version         Version         `json:"version"`
 	ConntrackMax    *int32          `json:"conntrack-max"` // nil: not set
 	UDPTimeout      metav1.Duration `json:"udp-timeout"`

@@ -76,6 +76,7 @@ func settings() []flagCase {
 		{args: "--version=v1.37.0-x", want: func(c *Config) { c.Version.Report = "v1.37.0-x" }},
 		{args: "--write-config-to=/w", want: func(c *Config) { c.WriteConfigTo = "/w" }},
 		{args: "--cleanup", want: func(c *Config) { c.Cleanup = true }},
+		{args: "--external=direct", want: func(c *Config) { c.Direct = true }},
 		{args: "--ejection=on", want: func(c *Config) { c.Ejection = cluster.Ejection{Clients: 2, Row: 5} }},
 		{args: "--direct-tunnel-port=10264", want: func(c *Config) { c.DirectTunnel = 10264 }},
 		{args: "--reload-jitter=5m", want: func(c *Config) { c.ReloadJitter = 5 * time.Minute }},
@@ -151,6 +152,13 @@ func passing() []flagCase {
 		{
 			args:    "--scheduler=lc",
 			warning: "--scheduler has an effect in mode userspace only: the mode is nftables; other modes have --ipvs-scheduler",
+		},
+		{
+			args: "--proxy-mode=iptables --external=direct",
+			want: func(c *Config) {
+				c.Mode, c.Direct, c.NodePorts = "iptables", true, route.NodePortOptions{All: true, Loopback: route.LoopbackIncluded}
+			},
+			warning: "--external has an effect in mode nftables only: the mode is iptables",
 		},
 		{args: "--drain-timeout=1m", warning: "--drain-timeout has an effect in mode userspace only: the mode is nftables"},
 		{args: "--windows-service", want: func(c *Config) { c.WindowsService = true }},

@@ -120,6 +120,7 @@ func (c *check) convert(opt Options) *Config {
 		ReloadJitter:    c.reloadJitter(),
 		Ejection:        c.ejection(),
 		DirectTunnel:    uint16(c.between("--direct-tunnel-port", &c.own.DirectTunnel, 0, math.MaxUint16)),
+		Direct:          c.direct(),
 	}
 	cfg.ExternalIPs = enabled(in.FeatureGates, gateExternalIPs)
 	cfg.ExternalIPRanges = c.prefixes("--external-ip-ranges", c.own.ExternalIPRanges)
@@ -146,6 +147,15 @@ func (c *check) ejection() cluster.Ejection {
 		c.problem("--ejection", invalid(c.own.Ejection, err.Error()))
 	}
 	return e
+}
+
+// direct reports whether Services without the annotation are served directly.
+func (c *check) direct() bool {
+	direct, err := route.ParseExternal(c.own.External)
+	if err != nil {
+		c.problem("--external", invalid(c.own.External, err.Error()))
+	}
+	return direct
 }
 
 // maxReloadJitter bounds the wait before a changed file takes effect: people expect their changes to take effect soon.

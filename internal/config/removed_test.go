@@ -152,7 +152,7 @@ func release(text string) bool { return regexp.MustCompile(`^1\.\d+$`).MatchStri
 // Every flag says since when kube-proxy has it, except for flags of Sluice alone.
 func TestReleases(t *testing.T) {
 	ours := []string{
-		"manifests", "ignore-kube-proxy", "reload-jitter", "ejection", "direct-tunnel-port", "replace",
+		"manifests", "ignore-kube-proxy", "reload-jitter", "ejection", "external", "direct-tunnel-port", "replace",
 		"bind", "drain-timeout", "scheduler", "bpf-dir",
 		"cgroup-root", "exempt-cgroups", "external-ip-ranges", "load-balancer-ip-ranges", "drain-bind-address",
 	}

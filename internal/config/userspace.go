@@ -65,6 +65,7 @@ func noPorts(text string) bool { return text == "" || text == "0" || text == "0-
 func (c *check) unusedInMode() {
 	mode := string(c.config.Mode)
 	for _, f := range []struct{ mode, flag, quiet, hint string }{
+		{"nftables", "external", "cluster", ""},
 		{ebpfMode, "bpf-dir", "", ""},
 		{ebpfMode, "cgroup-root", "", ""},
 		{ebpfMode, "exempt-cgroups", "", ""},

@@ -126,17 +126,24 @@ func (l *limited) Write(p []byte) (int, error) {
 // arrange says how nodes differ from most others, and sorts them: no answer by reason, then those that are not healthy,
 // that differ, that have warnings, and the others.
 func arrange(all []Answer) []Answer {
-	version := most(all, func(s *Status) string { return s.Version })
-	mode := most(all, func(s *Status) string { return s.Mode.Name })
-	for i, a := range all {
-		if a.Status == nil {
-			continue
-		}
-		if a.Status.Version != version {
-			all[i].Differs = append(all[i].Differs, "most nodes run "+version)
-		}
-		if a.Status.Mode.Name != mode {
-			all[i].Differs = append(all[i].Differs, "most nodes use mode "+mode)
+	for _, trait := range []struct {
+		say string
+		of  func(*Status) string
+	}{
+		{"most nodes run ", func(s *Status) string { return s.Version }},
+		{"most nodes use mode ", func(s *Status) string { return s.Mode.Name }},
+		{"direct: most nodes have the owners ", func(s *Status) string {
+			if s.Direct == nil {
+				return "none"
+			}
+			return s.Direct.Checksum
+		}},
+	} {
+		usual := most(all, trait.of)
+		for i, a := range all {
+			if a.Status != nil && trait.of(a.Status) != usual {
+				all[i].Differs = append(all[i].Differs, trait.say+usual)
+			}
 		}
 	}
 	slices.SortStableFunc(all, func(a, b Answer) int {

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
+	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/sizes"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/reload"
@@ -50,6 +51,9 @@ func wired() *Metrics {
 				Leftovers: map[takeover.Mechanism]int{takeover.IPVS: 3},
 				Removed:   map[takeover.Mechanism]int{takeover.IPVS: 12},
 			},
+			Direct: &plane.Direct{Ports: 5, Checksum: "00000010", Peers: []plane.Peer{
+				{Node: "b", Family: "IPv4"}, {Node: "c", Family: "IPv4"}, {Node: "c", Family: "IPv6", Why: "there is no route"},
+			}},
 			HealthPortFailures: 2,
 			HostSettingsFailed: 1,
 			Contest:            proxy.Contest{Since: time.Unix(1, 0), By: "nft (thread 812)"},
@@ -185,6 +189,10 @@ proxy_rules_service_changes_total{} 7`)
 	compare(t, values(t, m, "sluice_"), `
 build_info{goversion="`+runtime.Version()+`", version="v1.2.3"} 1
 config_last_reload_timestamp_seconds{} 1767323045
+direct_checksum{} 16
+direct_nodes{ip_family="IPv4", reached="true"} 2
+direct_nodes{ip_family="IPv6", reached="false"} 1
+direct_ports{} 5
 endpoints{} 9
 health_port_failures{} 2
 host_settings_failed{} 1

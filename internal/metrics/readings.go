@@ -3,12 +3,14 @@ package metrics
 import (
 	"cmp"
 	"math"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/metrics/vec"
+	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/sizes"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/reload"
@@ -29,6 +31,7 @@ type Readings struct {
 	HostSettingsFailed int
 	Ejections          uint64 // since the start
 	Ejected            int    // now
+	Direct             *plane.Direct
 
 	DrainWaits int // that run now
 
@@ -107,6 +110,7 @@ func (m *Metrics) collect(r Readings, put func(name string, value float64, label
 	put("sluice_ejected_endpoints", float64(r.Ejected))
 	put("sluice_hash_tables", float64(r.Sizes.Hashed))
 	put("sluice_hash_tables_checksum", float64(r.Sizes.Tables))
+	m.collectDirect(cmp.Or(r.Direct, &plane.Direct{}), put)
 	put("sluice_source_connected", truth(r.Connected))
 	put("sluice_config_reloads_total", float64(r.Reloads.Accepted), "ok")
 	put("sluice_config_reloads_total", float64(r.Reloads.Refused), "refused")
@@ -125,6 +129,24 @@ func (m *Metrics) collect(r Readings, put func(name string, value float64, label
 	}
 	put("sluice_rules_contested", truth(r.Contest.Active()), program)
 	r.Traffic.collect(put)
+}
+
+// collectDirect calls put for what concerns packets that are passed on to other nodes.
+func (m *Metrics) collectDirect(d *plane.Direct, put func(name string, value float64, labels ...string)) {
+	sum, _ := strconv.ParseUint(d.Checksum, 16, 32) // 0 without ports
+	put("sluice_direct_ports", float64(d.Ports))
+	put("sluice_direct_checksum", float64(sum))
+	for _, f := range m.opt.Families {
+		count := map[bool]int{}
+		for _, p := range d.Peers {
+			if p.Family == f.String() {
+				count[p.Why == ""]++
+			}
+		}
+		for _, reached := range []bool{true, false} {
+			put("sluice_direct_nodes", float64(count[reached]), f.String(), strconv.FormatBool(reached))
+		}
+	}
 }
 
 func truth(is bool) float64 { return map[bool]float64{true: 1}[is] }

@@ -2,6 +2,7 @@ package route
 
 import (
 	"cmp"
+	"errors"
 	"math"
 	"slices"
 
@@ -10,6 +11,14 @@ import (
 
 // External reports whether clients outside use the frontend at an address that all nodes share.
 func (f *Frontend) External() bool { return f.Kind == ExternalIP || f.Kind == LoadBalancer }
+
+// ParseExternal reports whether nodes pass connections of clients outside on to each other.
+func ParseExternal(text string) (direct bool, err error) {
+	if text != "direct" && text != "cluster" {
+		return false, errors.New("expected direct or cluster")
+	}
+	return text == "direct", nil
+}
 
 // isDirect reports whether nodes pass connections of clients outside on: the Service requests it, all nodes serve its
 // external addresses, and the port has one. It does not apply to SCTP.

@@ -289,6 +289,7 @@ func TestChartHasAlertsAndDashboard(t *testing.T) {
 func TestChartExtendsThePod(t *testing.T) {
 	digest := "sha256:" + strings.Repeat("0a", 32)
 	all := objects(t, template(t, "--set=podLabels.team=net,image.digest="+digest+",updateStrategy=OnDelete",
+		"--set=external=direct",
 		"--set=priorityClassName=high,extraEnv[0].name=GOGC,extraEnv[0].value=off",
 		"--set=extraVolumes[0].name=more,extraVolumes[0].emptyDir.medium=Memory",
 		"--set=extraVolumeMounts[0].name=more,extraVolumeMounts[0].mountPath=/more"))
@@ -296,6 +297,7 @@ func TestChartExtendsThePod(t *testing.T) {
 	must(t, err)
 	for _, want := range []string{
 		"team: net\n", "@" + digest + "\n", "type: OnDelete\n", "priorityClassName: high\n", "name: GOGC\n",
+		"- --external=direct\n",
 		"medium: Memory\n        name: more\n", "mountPath: /more\n          name: more\n",
 	} {
 		if !strings.Contains(string(text), want) {

@@ -118,7 +118,7 @@ func TestDashboardPanels(t *testing.T) {
 	}
 	want := []string{
 		"Overview", "Latency", "Kernel writes", "Repairs", "API", "Health",
-		servicesRow, iptablesRow, ebpfRow, userspaceRow, ipvsRow, "Draining",
+		servicesRow, iptablesRow, ebpfRow, userspaceRow, ipvsRow, "Draining", "Direct",
 	}
 	if !slices.Equal(rows, want) {
 		t.Errorf("the rows are %v, want %v", rows, want)

@@ -165,7 +165,7 @@ func TestTablesAreRemoved(t *testing.T) {
 		r.nodes[2].MustRun("sh", "-ec", again, filepath.Join(r.dir, "listing"))
 	}
 	r.signal(2, syscall.SIGCONT)
-	r.annotation = ""
+	r.annotation = "cluster"
 	r.apply(0, 1)
 	harness.Eventually(r, timeout, func() error {
 		if got := tables(); strings.Contains(got, "direct") {

@@ -3,10 +3,15 @@
 package direct
 
 import (
+	"encoding/binary"
 	"net/netip"
 	"strings"
+	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/direct"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
@@ -24,6 +29,36 @@ func (r *rig) remote() *lab.Host {
 		edge.MustRun("sh", "-ec", ip+" route replace $("+ip+" route show "+a.String()+") mtu 1300")
 	}
 	return client
+}
+
+// With session affinity, fragmented datagrams reach the same pod as others, wherever they enter. A flag makes
+// the Service direct.
+func TestFragments(t *testing.T) {
+	r := newRig(t, 0, 1)
+	r.affinity, r.annotation = true, ""
+	for i := range r.flags {
+		r.flags[i] = []string{"--external=direct"}
+	}
+	r.begin(0, 1)
+	for _, client := range []*lab.Host{r.lab.Outside, r.lab.Blocked} {
+		for _, vip := range []string{vip4, vip6} {
+			probe := lab.Probe{Protocol: lab.UDP, To: netip.AddrPortFrom(netip.MustParseAddr(vip), 80)}
+			var want netip.AddrPort
+			for node := range r.nodes {
+				r.enterAt(node)
+				for _, size := range []int{10, 5000} {
+					probe.Payload = make([]byte, size)
+					res := client.Try(probe)
+					if want == (netip.AddrPort{}) {
+						want = res.Backend
+					}
+					if res.Outcome != lab.Answered || !res.Echoed || res.Backend != want || res.Masqueraded() {
+						t.Fatalf("%d bytes to %s by node %d: %s, want %s", size, vip, node, res, want)
+					}
+				}
+			}
+		}
+	}
 }
 
 // Path MTU discovery works, whichever node the ICMP errors reach, also after the slots of connections have moved.
@@ -62,4 +97,45 @@ func TestPathMTUDiscovery(t *testing.T) {
 	r.apply(2)
 	r.agree(sum, 0, 1, 2)
 	survive("the other pods drain")
+}
+
+// A client cannot multiply ICMP errors about connections that no node has, while nodes disagree about owners.
+func TestForgedErrorsDoNotMultiply(t *testing.T) {
+	r := newRig(t, 0, 1, 2)
+	sum := r.begin(0, 1)
+	r.masquerade = true
+	r.signal(0, syscall.SIGSTOP) // disagrees from now on
+	r.apply(1, 2)
+	sum = r.agree(sum, 1, 2)
+	r.signal(1, syscall.SIGSTOP)
+	r.apply(0, 2)
+	r.agree(sum, 2)
+	const packets = 300
+	before := r.received()
+	for i := range packets {
+		r.forgeError(netip.AddrPortFrom(netip.MustParseAddr("203.0.113.77"), uint16(1024+i)))
+	}
+	r.flows(1, lab.TCP, vip4).survive("after errors") // what was sent before has arrived
+	if n := r.received() - before; n < packets*3/2 || n > packets*(2+direct.Passes)+packets/2 {
+		t.Errorf("nodes receive %d packets for %d", n, packets)
+	}
+}
+
+// forgeError sends an ICMP error of type "fragmentation needed" about a packet to a client.
+func (r *rig) forgeError(client netip.AddrPort) {
+	r.Helper()
+	vip, from := netip.MustParseAddr(vip4).As4(), client.Addr().As4()
+	message := []byte{3, 4, 0, 0, 0, 0, 5, 20, 0x45, 0, 5, 220, 0, 0, 0x40, 0, 60, unix.IPPROTO_TCP, 0, 0}
+	message = append(append(message, vip[:]...), from[:]...)
+	message = binary.BigEndian.AppendUint16(append(message, 0, 80), client.Port())
+	message = append(message, 0, 0, 0, 9)
+	binary.BigEndian.PutUint16(message[2:], checksum(message))
+	r.must(r.lab.Outside.Do(func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_ICMP)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = unix.Close(fd) }() // all was sent
+		return unix.Sendto(fd, message, 0, &unix.SockaddrInet4{Addr: vip})
+	}))
 }

@@ -39,8 +39,9 @@ type rig struct {
 	at      map[netip.Addr]int // the index of the node of each pod, by its addresses
 	dir     string
 
-	annotation string
+	annotation string      // empty: there is none
 	flags      [3][]string // of the daemons
+	affinity   bool        // ClientIP
 	masquerade bool        // a pod may see another address than that of the client
 }
 
@@ -126,7 +127,12 @@ func (r *rig) applyPods(pods ...int) {
 		"type": "LoadBalancer", "clusterIP": "172.30.0.80", "clusterIPs": []string{"172.30.0.80", "fd00:172:30::80"},
 		"ports": ports,
 	})
-	web["metadata"].(object)["annotations"] = object{"sluice-proxy.github.io/external": r.annotation}
+	if r.affinity {
+		web["spec"].(object)["sessionAffinity"] = "ClientIP"
+	}
+	if r.annotation != "" {
+		web["metadata"].(object)["annotations"] = object{"sluice-proxy.github.io/external": r.annotation}
+	}
 	web["status"] = object{"loadBalancer": object{"ingress": []object{{"ip": vip4}, {"ip": vip6}}}}
 	objects := []object{web}
 	for _, family := range []string{"IPv4", "IPv6"} {

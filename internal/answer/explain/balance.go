@@ -136,7 +136,7 @@ func policyOf(f found, c client) Policy {
 		who + " reaches any usable endpoint of the Service"}
 }
 
-const annotationDirect = "annotation external: direct"
+const annotationDirect = "external: direct"
 
 // direct reports whether nodes pass connections of clients outside on to each other.
 func (f found) direct() bool { return len(f.port.Owners) > 0 && f.frontend.External() }

@@ -11,7 +11,7 @@ func TestDirect(t *testing.T) {
 	local, all := route.Action{Pool: route.Local}, route.Action{Pool: route.Cluster, Masquerade: true}
 	owners := []route.Owner{{Node: "a"}, {Node: "b"}}
 	many := []route.Owner{{Node: "a"}, {Node: "b"}, {Node: "c"}, {Node: "d"}, {Node: "e"}, {Node: "f"}, {Node: "g"}}
-	const by = "annotation external: direct: a hash of the client decides which node serves a connection "
+	const by = "external: direct: a hash of the client decides which node serves a connection "
 	for _, c := range []struct {
 		owners []route.Owner
 		kind   route.FrontendKind
@@ -27,7 +27,7 @@ func TestDirect(t *testing.T) {
 				"because it reaches no owner, reach any",
 		}},
 		{owners, route.LoadBalancer, local, Pod, Policy{
-			"ShortCircuit", "annotation external: direct is for clients outside of the cluster; " +
+			"ShortCircuit", "external: direct is for clients outside of the cluster; " +
 				"a pod reaches any usable endpoint of the Service",
 		}},
 		{owners, route.NodePort, all, Outside, Policy{

@@ -13,9 +13,9 @@ import (
 type content struct {
 	layout
 
-	small  map[place]map[string]nft.Element // all sets but those of slots, by key
-	ports  map[route.PortID]*rendered
-	errors map[netip.Addr]*rendered // ICMP errors, by their destination
+	small map[place]map[string]nft.Element // all sets but those of slots, by key
+	ports map[route.PortID]*rendered
+	addrs map[netip.Addr]*rendered // for what has no port
 }
 
 // place is a set of a side.
@@ -69,13 +69,12 @@ func (p *port) render(self string, r *reach, number func(link) uint16) *rendered
 	return out
 }
 
-// addErrors adds the slots of ICMP errors to the addresses of a port. They say no port: ports of one address with other
-// owners leave the slot empty.
-func (c *content) addErrors(p *port, r *rendered) {
+// addAddrs adds the slots of addresses. Ports of one address with other owners leave the slot empty.
+func (c *content) addAddrs(p *port, r *rendered) {
 	for _, f := range p.external() {
-		all := c.errors[f.Addr]
+		all := c.addrs[f.Addr]
 		if all == nil {
-			c.errors[f.Addr] = &rendered{errors, r.family, []string{string(nft.Key{}.Addr(f.Addr))}, r.nodes}
+			c.addrs[f.Addr] = &rendered{portless, r.family, []string{string(nft.Key{}.Addr(f.Addr))}, r.nodes}
 			continue
 		}
 		for at := range all.nodes {
@@ -109,7 +108,7 @@ func (c *content) addSmall(p *port) {
 			if p.Affinity > 0 {
 				c.byClient = true
 				c.put(s, s.byClient(packets), nft.Element{Key: keyOf(f, p.Protocol)})
-				c.put(s, s.byClient(errors), nft.Element{Key: string(nft.Key{}.Addr(f.Addr))})
+				c.put(s, s.byClient(portless), nft.Element{Key: string(nft.Key{}.Addr(f.Addr))})
 			}
 		}
 	}
@@ -182,7 +181,7 @@ func (w *writer) update(before, after *content) {
 		}
 	})
 	each(before.ports, after.ports, w.port)
-	each(before.errors, after.errors, w.port)
+	each(before.addrs, after.addrs, w.port)
 	w.small(before, after, func(at place, set nft.Set, old, now *nft.Element) {
 		if old != nil && now == nil {
 			w.tx.Delete(at.table(w.g), set, *old)

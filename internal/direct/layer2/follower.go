@@ -294,7 +294,7 @@ func (f *Follower) write(
 	}
 	c := &content{
 		layout: layout{devices: r.devices, tunnel: f.opt.Port}, small: map[place]map[string]nft.Element{},
-		ports: map[route.PortID]*rendered{}, errors: map[netip.Addr]*rendered{},
+		ports: map[route.PortID]*rendered{}, addrs: map[netip.Addr]*rendered{},
 	}
 	for id, p := range ports {
 		c.addSmall(p)
@@ -303,7 +303,7 @@ func (f *Follower) write(
 		} else {
 			c.ports[id] = p.render(f.opt.Self, r, f.number)
 		}
-		c.addErrors(p, c.ports[id])
+		c.addAddrs(p, c.ports[id])
 	}
 	c.addNodes(r, f.number)
 	w := &writer{g: f.g, links: f.links, room: f.opt.Room(), commit: func(tx *nft.Tx) error {

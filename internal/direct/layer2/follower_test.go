@@ -305,7 +305,8 @@ func TestAChangedHardwareAddressIsReported(t *testing.T) {
 	})
 }
 
-// ICMP errors, which say no port, go to the owner that all ports of the address have, and nowhere if there is none.
+// ICMP errors, whose rules see no port, go to the owner that all ports of the address have, and nowhere if they have
+// different ones.
 func TestErrorsGoWhereAllPortsGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, &fake{Fake: nft.NewFake()})
@@ -314,14 +315,14 @@ func TestErrorsGoWhereAllPortsGo(t *testing.T) {
 		w.apply("shop", 2, "b", "c")
 		one := netip.MustParseAddr("198.51.100.1")
 		port := w.f.written.ports[webPort()]
-		if diff := cmp.Diff(port.nodes, w.f.written.errors[one].nodes); diff != "" {
+		if diff := cmp.Diff(port.nodes, w.f.written.addrs[one].nodes); diff != "" {
 			t.Errorf("errors of an address with one port (-port +errors):\n%s", diff)
 		}
 		w.apply("shop", 1, "b")
-		if n := len(w.f.written.errors); n != 1 {
+		if n := len(w.f.written.addrs); n != 1 {
 			t.Errorf("%d addresses have errors, want 1", n)
 		}
-		for slot, node := range w.f.written.errors[one].nodes[entering] {
+		for slot, node := range w.f.written.addrs[one].nodes[entering] {
 			want := port.nodes[entering][slot]
 			if want != w.number("10.0.0.2") {
 				want = 0

@@ -84,16 +84,16 @@ func (s side) byClient(of subject) nft.Set {
 type subject int
 
 const (
-	packets subject = iota // of a connection, by their frontend
-	errors                 // of ICMP about packets to the client, by their destination alone
+	packets  subject = iota // with the port of a frontend
+	portless                // ICMP errors about packets to the client, and fragments
 )
 
-func subjects() []subject { return []subject{packets, errors} }
+func subjects() []subject { return []subject{packets, portless} }
 
-func (of subject) prefix() string { return [...]string{"", "errors-"}[of] }
+func (of subject) prefix() string { return [...]string{"", "portless-"}[of] }
 
-// types is the type of a key of frontends. Of an ICMP error it is the address: nft has no words for a key with parts of
-// the packet in it.
+// types is the type of a key of frontends. Portless is the address alone: later fragments have no port, and nft has no
+// words for a key that consists of parts of the packet in an ICMP error.
 func (s side) types(of subject) []nft.Type {
 	return [...][]nft.Type{{s.addr(), nft.Proto, nft.Port}, {s.addr()}}[of]
 }
@@ -105,7 +105,7 @@ func (s side) key(of subject) []nft.Field {
 }
 
 func (s side) client(of subject) (addr, port nft.Field) {
-	if of == errors {
+	if of == portless {
 		return nft.EmbeddedDestination(s.ip), nft.EmbeddedDestinationPort(s.ip)
 	}
 	return nft.Source(s.ip), nft.SourcePort()
@@ -230,16 +230,17 @@ func (g generation) chains(l layout) map[nft.Table][]nft.Chain {
 	for _, d := range l.devices {
 		all[netdev] = append(all[netdev], nft.Chain{
 			Name: fmt.Sprintf("ingress-%d", d.Index), Hook: &nft.Hook{Type: "filter", Device: d.Name},
-			Rules: []nft.Rule{side{nft.IP4, true}.enter(), side{nft.IP6, true}.enter()},
+			Rules: []nft.Rule{side{nft.IP4, true}.enter(l), side{nft.IP6, true}.enter(l)},
 		})
 	}
 	return all
 }
 
-// enter returns the rule for packets as a device receives them: those that another node has passed on already stay.
-func (s side) enter() nft.Rule {
+// enter returns the rule for packets as a device receives them: those that another node has passed on already stay, and
+// fragments, whose owner only session affinity tells.
+func (s side) enter(l layout) nft.Rule {
 	more := []nft.Statement{nft.HopsAbove(s.ip, 1), nft.Goto(s.name("forward"))}
-	if s.ip == nft.IP4 { // of IPv6, the next header says it
+	if s.ip == nft.IP4 && !l.byClient { // of IPv6, the next header says it
 		more = append([]nft.Statement{nft.Whole()}, more...)
 	}
 	return nft.NewRule(append([]nft.Statement{
@@ -247,26 +248,47 @@ func (s side) enter() nft.Rule {
 	}, more...)...)
 }
 
-// forward returns the chains for packets that enter here: those of slots that other nodes own go there. ICMP errors
-// come last, so that others do not pay for them. Nor do they pay for session affinity that no port has.
+// forward returns the chains for packets that enter here: those of slots that other nodes own go there. What has no
+// port comes last, so that other packets do not pay for it. Nor do they pay for session affinity that no port has.
 func (s side) forward(l layout) []nft.Chain {
-	in := nft.Of(s.ip)
-	send := func(of subject) []nft.Rule {
+	in, clear := nft.Of(s.ip), nft.NewRule(nft.ClearPriority())
+	choose := func(of subject) []nft.Rule {
 		rules := s.choose(of, in)
 		if !l.byClient {
 			rules = rules[:1]
 		}
+		return rules
+	}
+	send := func(of subject, rules []nft.Rule) []nft.Rule {
 		for _, d := range l.devices {
 			to := nft.Forward(s.ip, d, s.owners(of, d).Name, append(s.key(of), nft.Priority())...)
 			rules = append(rules, nft.NewRule(in, to))
 		}
 		return rules
 	}
-	clear := nft.NewRule(nft.ClearPriority())
 	toErrors := nft.NewRule(in, nft.ICMPError(s.ip), nft.Goto(s.name("errors")))
-	return []nft.Chain{
-		{Name: s.name("errors"), Rules: append(send(errors), clear)},
-		{Name: s.name("forward"), Rules: append(send(packets), toErrors, clear)},
+	errors := nft.Chain{Name: s.name("errors"), Rules: append(send(portless, choose(portless)), clear)}
+	forward := nft.Chain{Name: s.name("forward"), Rules: append(send(packets, choose(packets)), toErrors, clear)}
+	if !l.byClient {
+		return []nft.Chain{errors, forward}
+	}
+	first := 0
+	if s.ip == nft.IP6 { // there fragments have another next header
+		first = len(forward.Rules) - 1
+	}
+	toFragments := nft.NewRule(in, nft.Fragment(s.ip), nft.Goto(s.name("fragments")))
+	forward.Rules = slices.Insert(forward.Rules, first, toFragments)
+	fragments := nft.Chain{Name: s.name("fragments"), Rules: append(send(portless, s.fragments(in)), clear)}
+	return []nft.Chain{errors, fragments, forward}
+}
+
+// fragments returns rules that set the priority to the number of the slot of a fragment. Without session affinity it
+// depends on the port, which only the first fragment has.
+func (s side) fragments(in nft.Statement) []nft.Rule {
+	byClient := nft.In(s.byClient(portless).Name, s.key(portless)...)
+	return []nft.Rule{
+		nft.NewRule(in, nft.Not(byClient), nft.Accept()),
+		nft.NewRule(in, nft.DrawByHash(slots.Seed, 1, direct.Slots, nft.Source(s.ip))),
 	}
 }
 

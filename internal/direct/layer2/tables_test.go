@@ -27,11 +27,18 @@ func TestRules(t *testing.T) {
 	}
 	const want = `netdev sluice-direct errors-ip
 	meta protocol ip meta priority set jhash @th,192,32 . @th,240,16 mod 1021 seed 0x51 offset 1
-	meta protocol ip ip daddr @errors-by-client-ip meta priority set jhash @th,192,32 mod 1021 seed 0x51 offset 1
-	meta protocol ip fwd ip to ip daddr . meta priority map @errors-owners-2-ip device "eth0"
-	meta protocol ip fwd ip to ip daddr . meta priority map @errors-owners-3-ip device "eth1"
+	meta protocol ip ip daddr @portless-by-client-ip meta priority set jhash @th,192,32 mod 1021 seed 0x51 offset 1
+	meta protocol ip fwd ip to ip daddr . meta priority map @portless-owners-2-ip device "eth0"
+	meta protocol ip fwd ip to ip daddr . meta priority map @portless-owners-3-ip device "eth1"
+	meta priority set none
+netdev sluice-direct fragments-ip
+	meta protocol ip ip daddr != @portless-by-client-ip accept
+	meta protocol ip meta priority set jhash ip saddr mod 1021 seed 0x51 offset 1
+	meta protocol ip fwd ip to ip daddr . meta priority map @portless-owners-2-ip device "eth0"
+	meta protocol ip fwd ip to ip daddr . meta priority map @portless-owners-3-ip device "eth1"
 	meta priority set none
 netdev sluice-direct forward-ip
+	meta protocol ip ip frag-off & 0x3fff != 0 goto fragments-ip
 	meta protocol ip meta priority set jhash ip saddr . th sport mod 1021 seed 0x51 offset 1
 	meta protocol ip KEY @by-client-ip meta priority set jhash ip saddr mod 1021 seed 0x51 offset 1
 	meta protocol ip fwd ip to KEY . meta priority map @owners-2-ip device "eth0"
@@ -39,10 +46,10 @@ netdev sluice-direct forward-ip
 	meta protocol ip icmp type != echo-request goto errors-ip
 	meta priority set none
 netdev sluice-direct ingress-2
-	meta protocol ip ip daddr @vips-ip ether saddr != @peers ip frag-off & 0x3fff == 0 ip ttl > 1 goto forward-ip
+	meta protocol ip ip daddr @vips-ip ether saddr != @peers ip ttl > 1 goto forward-ip
 	meta protocol ip6 ip6 daddr @vips-ip6 ether saddr != @peers ip6 hoplimit > 1 goto forward-ip6
 netdev sluice-direct ingress-3
-	meta protocol ip ip daddr @vips-ip ether saddr != @peers ip frag-off & 0x3fff == 0 ip ttl > 1 goto forward-ip
+	meta protocol ip ip daddr @vips-ip ether saddr != @peers ip ttl > 1 goto forward-ip
 	meta protocol ip6 ip6 daddr @vips-ip6 ether saddr != @peers ip6 hoplimit > 1 goto forward-ip6
 ip sluice-direct pass
 	dup to meta priority map @nodes-2 device "eth0" drop
@@ -59,22 +66,22 @@ ip sluice-direct lost
 	meta priority set KEY . meta priority map @former goto pass
 	meta priority set KEY . meta priority map @owners goto pass
 	meta priority set none
-ip sluice-direct errors-unknown
+ip sluice-direct portless-unknown
 	meta priority set jhash @th,192,32 . @th,240,16 mod 1021 seed 0x51 offset 1
-	ip daddr @errors-by-client meta priority set jhash @th,192,32 mod 1021 seed 0x51 offset 1
-	meta priority set ip daddr . meta priority map @errors-owners ip ttl set 16 goto pass
+	ip daddr @portless-by-client meta priority set jhash @th,192,32 mod 1021 seed 0x51 offset 1
+	meta priority set ip daddr . meta priority map @portless-owners ip ttl set 16 goto pass
 	meta priority set none
-ip sluice-direct errors-lost
+ip sluice-direct portless-lost
 	meta priority set jhash @th,192,32 . @th,240,16 mod 1021 seed 0x51 offset 1
-	ip daddr @errors-by-client meta priority set jhash @th,192,32 mod 1021 seed 0x51 offset 1
-	meta priority set ip daddr . meta priority map @errors-former goto pass
-	meta priority set ip daddr . meta priority map @errors-owners goto pass
+	ip daddr @portless-by-client meta priority set jhash @th,192,32 mod 1021 seed 0x51 offset 1
+	meta priority set ip daddr . meta priority map @portless-former goto pass
+	meta priority set ip daddr . meta priority map @portless-owners goto pass
 	meta priority set none
 ip sluice-direct prerouting
 	ct state new meta l4proto tcp tcp flags & syn == 0 ip daddr @vips ip ttl > 16 goto unknown
 	ct state new meta l4proto tcp tcp flags & syn == 0 ip daddr @vips ip ttl > 12 goto lost
-	ct state invalid icmp type != echo-request ip daddr @vips ip ttl > 16 goto errors-unknown
-	ct state invalid icmp type != echo-request ip daddr @vips ip ttl > 12 goto errors-lost
+	ct state invalid icmp type != echo-request ip daddr @vips ip ttl > 16 goto portless-unknown
+	ct state invalid icmp type != echo-request ip daddr @vips ip ttl > 12 goto portless-lost
 ip sluice-direct untranslated
 	ct state invalid ip daddr @vips drop
 ip sluice-direct input
@@ -87,20 +94,25 @@ ip sluice-direct input
 
 // Packets that enter pay for session affinity only if a port has it.
 func TestRulesWithoutSessionAffinity(t *testing.T) {
-	devices := []nft.Device{{Name: "eth0", Index: 2}}
-	for i, with := range (side{nft.IP4, true}).forward(layout{devices: devices, byClient: true}) {
-		var want []string
-		for _, r := range with.Rules {
-			if !strings.Contains(r.String(), "by-client") {
-				want = append(want, r.String())
-			}
+	s, l := side{nft.IP4, true}, layout{devices: []nft.Device{{Name: "eth0", Index: 2}}}
+	got := []string{s.enter(l).String()}
+	for _, c := range s.forward(l) {
+		for _, r := range c.Rules {
+			got = append(got, c.Name+": "+r.String())
 		}
-		var got []string
-		for _, r := range (side{nft.IP4, true}).forward(layout{devices: devices})[i].Rules {
-			got = append(got, r.String())
-		}
-		if diff := cmp.Diff(want, got); diff != "" || len(got) == len(with.Rules) {
-			t.Errorf("rules of %s without session affinity (-want +got):\n%s", with.Name, diff)
-		}
+	}
+	want := []string{
+		"meta protocol ip ip daddr @vips-ip ether saddr != @peers ip frag-off & 0x3fff == 0 ip ttl > 1 goto forward-ip",
+		"errors-ip: meta protocol ip meta priority set jhash @th,192,32 . @th,240,16 mod 1021 seed 0x51 offset 1",
+		`errors-ip: meta protocol ip fwd ip to ip daddr . meta priority map @portless-owners-2-ip device "eth0"`,
+		"errors-ip: meta priority set none",
+		"forward-ip: meta protocol ip meta priority set jhash ip saddr . th sport mod 1021 seed 0x51 offset 1",
+		"forward-ip: meta protocol ip fwd ip to ip daddr . ip protocol . th dport . meta priority map @owners-2-ip " +
+			`device "eth0"`,
+		"forward-ip: meta protocol ip icmp type != echo-request goto errors-ip",
+		"forward-ip: meta priority set none",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("rules (-want +got):\n%s", diff)
 	}
 }

@@ -88,14 +88,24 @@ func inState(bit uint32) []expr.Any {
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg1, Data: make([]byte, 4)})
 }
 
+// Fragment matches fragments.
+func Fragment(f Family) Statement {
+	if f == IP6 {
+		return equals("ip6 nexthdr ipv6-frag", NextHeader(f), []byte{unix.IPPROTO_FRAGMENT})
+	}
+	return fragments("!=", expr.CmpOpNeq)
+}
+
 // Whole matches IPv4 packets that are no fragments.
-func Whole() Statement {
+func Whole() Statement { return fragments("==", expr.CmpOpEq) }
+
+func fragments(text string, op expr.CmpOp) Statement {
 	const moreFragments, offset = 0x2000, 0x1fff
 	mask := binary.BigEndian.AppendUint16(nil, moreFragments|offset)
-	return Statement{"ip frag-off & 0x3fff == 0", []expr.Any{
+	return Statement{"ip frag-off & 0x3fff " + text + " 0", []expr.Any{
 		payload("", expr.PayloadBaseNetworkHeader, 6, 2).load(reg1),
 		&expr.Bitwise{SourceRegister: reg1, DestRegister: reg1, Len: 2, Mask: mask, Xor: make([]byte, 2)},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: make([]byte, 2)},
+		&expr.Cmp{Op: op, Register: reg1, Data: make([]byte, 2)},
 	}}
 }
 

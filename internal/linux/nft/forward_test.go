@@ -24,6 +24,8 @@ func TestForwarding(t *testing.T) {
 	tx.SetChain(netdev, Chain{Name: "in", Hook: &Hook{Type: "filter", Device: lo.Name}, Rules: []Rule{
 		NewRule(FromEther("macs"), Accept()),
 		NewRule(Of(IP4), Not(FromEther("macs")), Whole(), HopsAbove(IP4, 1), Accept()),
+		NewRule(Of(IP4), Fragment(IP4), Accept()),
+		NewRule(Of(IP6), Fragment(IP6), Accept()),
 		NewRule(Of(IP4), HopsAbove(IP4, 1), Forward(IP4, lo, "hosts4", Priority())),
 		NewRule(Of(IP6), HopsAbove(IP6, 1), Forward(IP6, lo, "hosts6", Priority())),
 	}})
@@ -49,6 +51,7 @@ func TestForwarding(t *testing.T) {
 		"type filter hook ingress device \"lo\" priority filter; policy accept;",
 		"elements = { 02:00:00:00:00:01 }", "elements = { 0:100 : 10.0.0.1 }", "elements = { 0:100 : fd00::1 }",
 		"ether saddr @macs accept", "ether saddr != @macs ip frag-off & 16383 == 0 ip ttl > 1 accept",
+		"ip frag-off & 16383 != 0 accept", "ip6 nexthdr ipv6-frag accept",
 		"ip ttl > 1 fwd ip to meta priority map @hosts4 device \"lo\"",
 		"ip6 hoplimit > 1 fwd ip6 to meta priority map @hosts6 device \"lo\"",
 		"ct state new tcp flags ! syn ip ttl set 5 dup to meta priority map @hosts4 device \"lo\" drop",

@@ -23,12 +23,12 @@ const (
 
 // AnnotationScheduler names the algorithm that chooses endpoints of a Service, in modes that have several.
 // AnnotationWeights has the weights of endpoints: "NODE=3, ADDRESS=0". AnnotationSliceWeight, of Cilium since 1.20, is
-// the weight of each endpoint of an EndpointSlice. AnnotationClients with the value
-// "proxy-protocol" tells endpoints the addresses of clients in mode userspace. AnnotationSlowStart is how long the
-// share of a new endpoint grows in mode ebpf, such as 30s. AnnotationEjection lets endpoints leave to which connections
-// fail: "on", "off", or thresholds such as "clients=2,row=5". AnnotationExternal with the value "direct" makes nodes
-// pass connections of clients outside on to the node of an endpoint. AnnotationPreserve is the annotation of kube-proxy
-// for Windows: "true" preserves the destination.
+// the weight of each endpoint of an EndpointSlice. AnnotationClients with the value "proxy-protocol" tells endpoints
+// the addresses of clients in mode userspace. AnnotationSlowStart is how long the share of a new endpoint grows in mode
+// ebpf, such as 30s. AnnotationEjection lets endpoints leave to which connections fail: "on", "off", or thresholds such
+// as "clients=2,row=5". AnnotationExternal with the value "direct" makes nodes pass connections of clients outside on
+// to the node of an endpoint; "cluster": not so. AnnotationPreserve is the annotation of kube-proxy for Windows: "true"
+// preserves the destination.
 const (
 	AnnotationScheduler   = "sluice-proxy.github.io/scheduler"
 	AnnotationWeights     = "sluice-proxy.github.io/weights"
@@ -66,8 +66,9 @@ type Converter struct {
 	Ejects   bool
 	Ejection cluster.Ejection
 
-	// Direct means that nodes can pass connections on to each other in this mode.
-	Direct bool
+	// Direct means that nodes can pass connections on to each other in this mode, and AllDirect that they do so for
+	// Services without the annotation.
+	Direct, AllDirect bool
 
 	// PodsOf is the node whose pods slices name (cluster.Slice); empty: they name all pods.
 	PodsOf string

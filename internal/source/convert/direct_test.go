@@ -18,17 +18,23 @@ func TestDirect(t *testing.T) {
 		problems []string
 	}{
 		{"", Converter{}, false, nil},
+		{"", Converter{AllDirect: true}, false, nil},
+		{"", Converter{Direct: true, AllDirect: true}, true, nil},
+		{"cluster", Converter{Direct: true, AllDirect: true}, false, nil},
+		{"no", Converter{Direct: true, AllDirect: true}, true, []string{at + "no: ignored: expected direct or cluster"}},
 		{"direct", Converter{Direct: true}, true, nil},
-		{"Direct", Converter{Direct: true}, false, []string{at + "Direct: ignored: expected direct"}},
+		{"Direct", Converter{Direct: true}, false, []string{at + "Direct: ignored: expected direct or cluster"}},
 		{"direct", Converter{Mode: "iptables"}, true, []string{
 			at + "direct: mode iptables cannot do this and serves external addresses as without the annotation",
 		}},
 	} {
+		annotations := map[string]string{AnnotationExternal: c.value}
+		if c.value == "" {
+			annotations = nil
+		}
 		svc := &corev1.Service{
-			ObjectMeta: metav1.ObjectMeta{
-				Namespace: "default", Name: "web", Annotations: map[string]string{AnnotationExternal: c.value},
-			},
-			Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.1"},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", Annotations: annotations},
+			Spec:       corev1.ServiceSpec{ClusterIP: "10.96.0.1"},
 		}
 		got, problems := c.convert.Service(svc)
 		var texts []string

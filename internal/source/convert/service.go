@@ -128,15 +128,19 @@ func (c Converter) ejection(svc *corev1.Service, n *notes) cluster.Ejection {
 
 // direct reports whether nodes pass connections of clients outside on to each other.
 func (c Converter) direct(svc *corev1.Service, n *notes) bool {
-	text := svc.Annotations[AnnotationExternal]
-	if text != "" && text != "direct" {
-		n.add("metadata.annotations["+AnnotationExternal+"]", text, "ignored: expected direct")
-	}
-	if text == "direct" && !c.Direct {
+	text, has := svc.Annotations[AnnotationExternal]
+	direct, err := route.ParseExternal(text)
+	switch {
+	case !has:
+		return c.AllDirect && c.Direct
+	case err != nil:
+		n.add("metadata.annotations["+AnnotationExternal+"]", text, "ignored: "+err.Error())
+		return c.AllDirect && c.Direct
+	case direct && !c.Direct:
 		n.add("metadata.annotations["+AnnotationExternal+"]", text,
 			"mode "+c.Mode+" cannot do this and serves external addresses as without the annotation")
 	}
-	return text == "direct"
+	return direct
 }
 
 // proxyHeader reports whether endpoints learn the addresses of clients.
