@@ -1,6 +1,7 @@
 package app
 
 import (
+	"errors"
 	"strconv"
 	"time"
 
@@ -19,6 +20,13 @@ func newWaiter(netns int) (drain.Waiter, error) {
 	settings := sysctl.New(sysctl.Options{NetNS: netns})
 	local := address.New(address.Options{NetNS: netns}).List
 	return drain.Waiter{Table: table, Local: local, Timeouts: func() (t drain.Timeouts, err error) {
+		events, err := settings.Get("net.netfilter.nf_conntrack_events")
+		if err != nil {
+			return t, err
+		}
+		if events == "0" {
+			return t, errors.New("net.netfilter.nf_conntrack_events is 0, so new connections are not reported; set it to 1")
+		}
 		for name, to := range map[string]*time.Duration{
 			"net.netfilter.nf_conntrack_udp_timeout": &t.New, "net.netfilter.nf_conntrack_udp_timeout_stream": &t.Stream,
 		} {

@@ -1,10 +1,11 @@
 package app
 
 import (
+	"fmt"
+	"io"
 	"net"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -64,6 +65,21 @@ func (a answering) traffic() plane.Traffic {
 	return nil
 }
 
+// drain returns how many connections the pod of default/web has after a wait, and what clients connect to.
+func (a answering) drain(wait string) string {
+	a.Helper()
+	query := url.Values{"pod": {"10.244.1.5"}, "wait": {wait}}
+	list, err := admin.All[inspect.Drain](a.client.Ask(a.Context(), "/drain", query))
+	if err != nil || len(list) != 1 {
+		a.Fatalf("%v, %v", list, err)
+	}
+	out := fmt.Sprint(list[0].Live)
+	for _, f := range list[0].Flows {
+		out += fmt.Sprintf(" %s > %s", f.To, f.Backend)
+	}
+	return out
+}
+
 // Questions about a daemon in mode ipvs: weights and connections of backends, what drains, and
 // the difference, of which a drain is no part.
 func TestAnswersInModeIPVS(t *testing.T) {
@@ -76,11 +92,12 @@ func TestAnswersInModeIPVS(t *testing.T) {
 	path := manifests(t, both)
 	o, _ := daemonOptions(t, config, "--manifests="+path, "--proxy-mode=ipvs")
 	o.NetNS = netns
-	kerneltest.Do(t, netns, func() error {
-		return exec.Command("sh", "-ec", "ip link set lo up; ip addr add 10.244.1.5/32 dev lo; "+
-			"ip addr add 10.244.1.6/32 dev lo").Run()
-	})
-	serveTCP(t, netns, "10.244.1.5:8080")
+	pod := kerneltest.Namespace(t)
+	commands(t, netns, "ip link add pod type veth peer name eth0",
+		fmt.Sprintf("ip link set eth0 netns /proc/%d/fd/%d", os.Getpid(), pod),
+		"ip link set pod up", "ip addr add 10.244.1.1/24 dev pod")
+	commands(t, pod, "ip link set eth0 up", "ip addr add 10.244.1.5/24 dev eth0", "ip route add default via 10.244.1.1")
+	serveTCP(t, pod, "10.244.1.5:8080")
 	r := run(t, o)
 	r.sync()
 	a := answering{t, admin.Dial(admin.Options{NetNS: netns})}
@@ -116,6 +133,9 @@ func TestAnswersInModeIPVS(t *testing.T) {
 	if n := a.traffic(); n[plane.Connections] != 1 || n[plane.Live] != 1 || n[plane.Received] == 0 || len(n) != 6 {
 		t.Errorf("traffic: %v", n)
 	}
+	if got, want := a.drain("1s"), "1 10.96.0.80:80 > 10.244.1.5:8080"; got != want {
+		t.Errorf("the pod still has %s, want %s", got, want)
+	}
 	without := strings.Replace(both, ", {addresses: [10.244.1.5]}", "", 1)
 	if err := os.WriteFile(path, []byte(without), 0o600); err != nil {
 		t.Fatal(err)
@@ -124,6 +144,9 @@ func TestAnswersInModeIPVS(t *testing.T) {
 	expect("10.244.1.6:8080 wrr 0 0 0\n10.244.1.5:8080 wrr 0 1 0")
 	r.drain()
 	_ = conn.Close()
+	if got := a.drain("1m"); got != "0" {
+		t.Errorf("after the client has closed, the pod still has %s", got)
+	}
 	gone := ""
 	for deadline := time.Now().Add(3 * time.Minute); time.Now().Before(deadline) && gone != "10.244.1.6:8080 wrr 0 0 0"; {
 		gone = a.backends()
@@ -132,7 +155,7 @@ func TestAnswersInModeIPVS(t *testing.T) {
 	expect("10.244.1.6:8080 wrr 0 0 0")
 }
 
-// serveTCP accepts connections and keeps them.
+// serveTCP accepts connections and keeps them until clients close them.
 func serveTCP(t *testing.T, netns int, at string) {
 	t.Helper()
 	kerneltest.Do(t, netns, func() error {
@@ -140,7 +163,11 @@ func serveTCP(t *testing.T, netns int, at string) {
 		if err != nil {
 			return err
 		}
-		kerneltest.Serve(t, l, func(c net.Conn) { t.Cleanup(func() { _ = c.Close() }) })
+		kerneltest.Serve(t, l, func(c net.Conn) {
+			t.Cleanup(func() { _ = c.Close() })
+			_, _ = io.Copy(io.Discard, c)
+			_ = c.Close()
+		})
 		return nil
 	})
 }

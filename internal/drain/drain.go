@@ -1,15 +1,19 @@
 // Package drain waits until a pod is idle: until its last connection has ended, and no new one has come for a while.
 // It reads conntrack, which every connection to a pod of this node passes, through a Service or not.
 //
-// A wait does not list the connections again and again. It chooses one of them at random and reads only that one; when
-// it has ended, the wait lists what is left. So it takes about as many listings as the number of connections has binary
-// digits, in whatever order they end.
+// A wait lists the connections of its pod once, receives an event for each new one, and reads one connection after the
+// other until all have ended. Of many connections it follows a random part, and lists the others when that part has
+// ended: three listings are enough for 100,000 connections, in whatever order they end.
 package drain
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"math"
+	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/linux/conntrack"
@@ -22,22 +26,22 @@ const (
 	// udpSilence is after how long without a packet a UDP flow has ended.
 	udpSilence = 10 * time.Second
 
-	lookAtWitness = 25 * time.Millisecond
-
-	// Listings of a wait take 1 % of a CPU in the long run, and burst more at any time.
-	share = 100
-	burst = time.Second
+	// lookEvery is the time between two looks at a connection. All waits look at the same moment, as most of the CPU time
+	// is for waking up.
+	lookEvery = 80 * time.Millisecond
 )
 
 // Table is the conntrack table of the node: conntrack.Table.
 type Table interface {
 	Each(ctx context.Context, f conntrack.Filter, fn func(conntrack.Entry) error) error
 	Get(ctx context.Context, e conntrack.Entry) (conntrack.Entry, bool, error)
+	Begun(ctx context.Context, backends []netip.Addr) (func() ([]conntrack.Entry, error), error)
 }
 
 // Result is the state of a pod at the end of a wait.
 type Result struct {
 	Live  int    // flows that are left; 0: none, or the pod is drained
+	About bool   // Live is an estimate: more were found than are followed
 	Flows []Flow // the first of them
 
 	// Drained means that no flow is live and no new one came for a while.
@@ -52,75 +56,123 @@ type Waiter struct {
 	Local    func(context.Context) ([]netip.Addr, error) // addresses of this node
 }
 
-// wait returns when the pod with these addresses is drained, or with what is left when the context ends. It calls
-// listed with the number of live flows after each listing. It returns an error if the table cannot be read.
-func (w *Waiter) wait(ctx context.Context, pod []netip.Addr, listed func(live int)) (Result, error) {
-	udp, err := w.Timeouts()
-	if err != nil {
-		return Result{}, fmt.Errorf("read the timeouts of UDP flows: %w", err)
+// wait is a wait for the pod with these addresses.
+type wait struct {
+	*Waits
+	pod   []netip.Addr
+	node  []netip.Addr // addresses of this node
+	udp   Timeouts
+	found *flows // nil: they were not listed yet
+
+	newest time.Time // when the last new connection came
+	lost   bool      // some were missed
+	begun  func() ([]conntrack.Entry, error)
+}
+
+// wait returns when the pod is drained, or with what is left when the context ends. It calls found with the number of
+// live flows, as far as it is known. It returns an error if the table cannot be read.
+func (w *Waits) wait(ctx context.Context, pod []netip.Addr, found func(live int)) (r Result, err error) {
+	p := &wait{Waits: w, pod: pod, newest: time.Now()}
+	if p.udp, err = w.waiter.Timeouts(); err != nil {
+		return Result{}, fmt.Errorf("read the settings of conntrack: %w", err)
 	}
-	node, err := w.Local(ctx)
-	if err != nil {
+	if p.node, err = w.waiter.Local(ctx); err != nil {
 		return Result{}, fmt.Errorf("list the addresses of this node: %w", err)
 	}
-	began := time.Now()
-	all := &flows{udp: udp, node: node, newest: began}
-	budget := burst
-	for last := began; ; {
-		at := time.Now()
-		budget, last = min(budget+at.Sub(last)/share, burst), at
-		due := budget > 0 || ctx.Err() != nil
-		if due {
-			if err := w.look(context.WithoutCancel(ctx), all, pod); err != nil {
-				return Result{}, err
-			}
-			listed(all.live)
-			budget -= time.Since(at)
-		}
-		quiet := Quiet - time.Since(all.newest)
-		drained := due && all.live == 0 && quiet <= 0
-		switch {
-		case drained || ctx.Err() != nil:
-			return Result{all.live, all.first, drained, time.Since(began)}, nil
-		case all.live == 0:
-			pause(ctx, max(quiet, lookAtWitness))
-		default:
-			if err := w.witness(ctx, all); err != nil {
-				return Result{}, err
-			}
-		}
+	if slices.ContainsFunc(pod, func(a netip.Addr) bool { return slices.Contains(p.node, a) }) {
+		return Result{}, ErrNode
 	}
-}
-
-// look lists the flows to a pod.
-func (w *Waiter) look(ctx context.Context, all *flows, pod []netip.Addr) error {
-	l := all.list(time.Now())
-	for _, addr := range pod {
-		f := conntrack.Filter{Family: conntrack.IPv4, ReplySrc: netip.AddrPortFrom(addr, 0)}
-		if addr.Is6() {
-			f.Family = conntrack.IPv6
-		}
-		err := w.Table.Each(ctx, f, func(e conntrack.Entry) error {
-			l.add(e)
-			return nil
-		})
+	patient, unsubscribe := context.WithCancel(context.WithoutCancel(ctx))
+	defer unsubscribe()
+	if p.begun, err = w.waiter.Table.Begun(patient, pod); err != nil {
+		return Result{}, err
+	}
+	if err := p.list(ctx); err != nil {
+		return Result{}, err
+	}
+	for began := p.newest; ; {
+		found(p.found.live.number())
+		r.Drained, err = p.look(ctx)
 		if err != nil {
-			return err
+			return Result{}, err
+		}
+		if !r.Drained && pause(ctx, lookEvery-time.Since(w.lists.began)%lookEvery) {
+			continue
+		}
+		if _, err := p.count(patient, math.MaxInt); err != nil {
+			return Result{}, err
+		}
+		r.Live, r.About, r.Flows = p.found.live.number(), p.found.live.more > 0, p.found.named()
+		r.Took = time.Since(began)
+		return r, nil
+	}
+}
+
+// look reports whether the pod is drained.
+func (w *wait) look(ctx context.Context) (drained bool, err error) {
+	begun, err := w.begun()
+	now := time.Now()
+	for _, e := range begun {
+		w.found.add(e, now)
+		if !w.probes(e) {
+			w.newest = now
 		}
 	}
-	l.end()
+	switch {
+	case errors.Is(err, conntrack.ErrLost):
+		w.lost, w.newest = true, now
+		return false, nil
+	case err != nil || now.Sub(w.newest) < Quiet:
+		return false, err
+	}
+	live, err := w.count(context.WithoutCancel(ctx), 1)
+	switch {
+	case live > 0 || err != nil:
+		return false, err
+	case w.lost || w.found.partial(now):
+		return false, w.list(ctx)
+	}
+	return true, nil
+}
+
+// list lists the flows to the pod. If the context ends before, it keeps what it knows.
+func (w *wait) list(ctx context.Context) error {
+	all, err := w.lists.list(ctx, w.pod, w.udp)
+	switch {
+	case err == nil:
+		w.found, w.lost = all, false
+	case ctx.Err() == nil:
+		return err
+	case w.found == nil:
+		return fmt.Errorf("%w: the connections of this node were listed too often", ErrMany)
+	}
 	return nil
 }
 
-// witness returns when the witness of the last listing has ended, or the context.
-func (w *Waiter) witness(ctx context.Context, all *flows) error {
-	for pause(ctx, lookAtWitness) {
-		now, exists, err := w.Table.Get(context.WithoutCancel(ctx), all.witness)
-		if err != nil || !exists || !all.isLive(now) {
-			return err
+// count reads followed flows until it has found so many live ones. It returns how many it has found.
+func (w *wait) count(ctx context.Context, enough int) (n int, err error) {
+	f := w.found
+	rand.Shuffle(len(f.live.flows), f.live.swap) // otherwise a long one would hide that all others have ended
+	for _, of := range []*sample{&f.live, &f.dormant} {
+		for i := len(of.flows) - 1; i >= 0 && n < enough; i-- {
+			flow := of.flows[i]
+			now, exists, err := w.waiter.Table.Get(ctx, flow.entry)
+			if err != nil {
+				return n, err
+			}
+			of.flows = slices.Delete(of.flows, i, i+1)
+			if flow.entry = now; exists && f.keep(flow) {
+				n++
+			}
 		}
 	}
-	return nil
+	return n, nil
+}
+
+// probes reports whether a connection may be a probe of the kubelet, which goes on until the pod is gone: it is made by
+// this node, to the pod itself.
+func (w *wait) probes(e conntrack.Entry) bool {
+	return !e.Translated() && slices.Contains(w.node, e.OrigSrc.Addr())
 }
 
 // pause returns after a time, or with false when the context ends.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,63 +13,6 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/linux/conntrack"
 )
-
-// table is a conntrack table with quick access to each entry.
-type table struct {
-	mu      sync.Mutex
-	entries map[uint32]conntrack.Entry
-	last    uint32
-	listed  int
-	err     error
-}
-
-// begin adds an entry and returns its ID.
-func (t *table) begin(e conntrack.Entry) uint32 {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.last++
-	e.ID = t.last
-	if t.entries == nil {
-		t.entries = map[uint32]conntrack.Entry{}
-	}
-	t.entries[e.ID] = e
-	return e.ID
-}
-
-// change replaces an entry.
-func (t *table) change(id uint32, change func(*conntrack.Entry)) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	e := t.entries[id]
-	change(&e)
-	t.entries[id] = e
-}
-
-// close ends a TCP connection; its entry stays for a while.
-func (t *table) close(id uint32) {
-	t.change(id, func(e *conntrack.Entry) { e.State = closing })
-}
-
-func (t *table) Each(_ context.Context, f conntrack.Filter, fn func(conntrack.Entry) error) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.listed++
-	for id := range t.last {
-		if e, exists := t.entries[id+1]; exists && f.Match(e) {
-			if err := errors.Join(fn(e), fn(e)); err != nil { // the kernel may list an entry twice
-				return err
-			}
-		}
-	}
-	return t.err
-}
-
-func (t *table) Get(_ context.Context, e conntrack.Entry) (conntrack.Entry, bool, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	now, exists := t.entries[e.ID]
-	return now, exists, t.err
-}
 
 // The states of TCP connections.
 const (
@@ -153,7 +95,7 @@ func TestDrained(t *testing.T) {
 		synctest.Wait()
 		got := <-result
 		if got.err != nil || !got.Drained || got.Live != 0 || len(got.Flows) != 0 ||
-			got.Took < 10*time.Second || got.Took > 10*time.Second+2*lookAtWitness {
+			got.Took < 10*time.Second || got.Took > 10*time.Second+2*lookEvery {
 			t.Errorf("got %+v, want drained after 10 s", got)
 		}
 	})
@@ -207,65 +149,98 @@ func TestTimeUp(t *testing.T) {
 	})
 }
 
-// A UDP flow has ended once it is silent, by the timeout that conntrack has for it.
-func TestUDP(t *testing.T) {
-	stream := udp(1, 0)
-	stream.Status |= conntrack.Assured
+// A pod serves a TCP connection until both sides have closed it, or one has reset it, and SCTP until all data has
+// arrived. A UDP flow has ended once it is silent, by the timeout that conntrack has for it.
+func TestWhichFlowsAreLive(t *testing.T) {
+	const none, dormant, live = "", "dormant", "live"
+	of := func(protocol uint8, s conntrack.State) conntrack.Entry {
+		e := tcp(1)
+		e.Protocol, e.State = protocol, s
+		return e
+	}
+	stream := func(remaining time.Duration) conntrack.Entry {
+		e := udp(1, remaining)
+		e.Status |= conntrack.Assured
+		return e
+	}
+	const synReceived, finWait, closeWait, lastAck, reset = 2, 4, 5, 6, 8
+	const closed, cookieEchoed, associated, shutdownSent, shutdownReceived, shutdownAckSent = 1, 3, 4, 5, 6, 7
 	for _, c := range []struct {
-		e         conntrack.Entry
-		remaining time.Duration
-		live      bool
+		e    conntrack.Entry
+		want string
 	}{
-		{udp(1, 0), 30 * time.Second, true},
-		{udp(1, 0), 21 * time.Second, true},
-		{udp(1, 0), 20 * time.Second, false},
-		{stream, 120 * time.Second, true},
-		{stream, 111 * time.Second, true},
-		{stream, 30 * time.Second, false},
-		{udp(1, 0), 90 * time.Second, true}, // a longer timeout was set before
+		{of(conntrack.TCP, conntrack.SynSent), dormant},
+		{of(conntrack.TCP, synReceived), live},
+		{of(conntrack.TCP, open), live},
+		{of(conntrack.TCP, finWait), live},
+		{of(conntrack.TCP, closeWait), live},
+		{of(conntrack.TCP, lastAck), none},
+		{of(conntrack.TCP, closing), none},
+		{of(conntrack.TCP, reset), none},
+		{of(conntrack.SCTP, closed), none},
+		{of(conntrack.SCTP, conntrack.CookieWait), dormant},
+		{of(conntrack.SCTP, cookieEchoed), live},
+		{of(conntrack.SCTP, associated), live},
+		{of(conntrack.SCTP, shutdownSent), live},
+		{of(conntrack.SCTP, shutdownReceived), live},
+		{of(conntrack.SCTP, shutdownAckSent), none},
+		{udp(1, 30*time.Second), live},
+		{udp(1, 21*time.Second), live},
+		{udp(1, 20*time.Second), dormant},
+		{stream(120 * time.Second), live},
+		{stream(111 * time.Second), live},
+		{stream(30 * time.Second), dormant},
+		{udp(1, 90*time.Second), live}, // a longer timeout was set before
+		{of(1, 0), none},               // a ping
 	} {
-		c.e.Remaining = c.remaining
-		f := flows{udp: Timeouts{30 * time.Second, 2 * time.Minute}}
-		if got := f.isLive(c.e); got != c.live {
-			t.Errorf("%s with %s left: live %t, want %t", c.e, c.remaining, got, c.live)
+		f := &flows{udp: Timeouts{30 * time.Second, 2 * time.Minute}}
+		if got := map[*sample]string{&f.live: live, &f.dormant: dormant}[f.sampleOf(c.e)]; got != c.want {
+			t.Errorf("%s in state %d with %s left: %q, want %q", c.e, c.e.State, c.e.Remaining, got, c.want)
 		}
 	}
 }
 
-// A hundred thousand connections take about as many listings as their number has binary digits, whatever the order in
-// which they end, and the wait ends soon after the last.
-func TestManyConnections(t *testing.T) {
-	const n = 100_000
-	for name, order := range map[string]func(i int) uint32{
-		"the oldest first": func(i int) uint32 { return uint32(i + 1) },
-		"the newest first": func(i int) uint32 { return uint32(n - i) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				ct := &table{}
-				for i := range n {
-					ct.begin(tcp(i))
-				}
-				result := begin(t, NewWaits(waiter(ct), never), Longest)
-				synctest.Wait()
-				for i := range n {
-					ct.close(order(i))
-					if i%1000 == 0 {
-						time.Sleep(time.Second)
-					}
-				}
-				last := time.Now()
-				got := <-result
-				if late := time.Since(last); got.err != nil || !got.Drained || late > 4*lookAtWitness {
-					t.Errorf("drained %t, %v, %s after the last connection", got.Drained, got.err, late)
-				}
-				const twoFamilies, most = 2, 60 // ln(n) is 12; 60 is far beyond what chance gives
-				if ct.listed > twoFamilies*most {
-					t.Errorf("%d listings", ct.listed)
-				}
-			})
-		})
-	}
+// A connection that is established late, and a UDP flow with packets after a pause, hold the wait.
+func TestFlowsThatBecomeLiveLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ct := &table{}
+		long := ct.begin(tcp(1))
+		late := tcp(2)
+		late.State = conntrack.SynSent
+		for _, id := range []uint32{ct.begin(late), ct.begin(udp(3, time.Second))} {
+			result := begin(t, NewWaits(waiter(ct), never), time.Minute)
+			time.Sleep(5 * time.Second)
+			ct.change(id, func(e *conntrack.Entry) { e.State, e.Remaining = open, 30*time.Second })
+			time.Sleep(time.Second)
+			ct.close(long)
+			time.Sleep(5 * time.Second)
+			ct.change(id, func(e *conntrack.Entry) { e.State, e.Remaining = closing, 0 })
+			const want = 11 * time.Second
+			if got := <-result; got.err != nil || !got.Drained || got.Took < want || got.Took > want+2*lookEvery {
+				t.Errorf("got %+v, want drained after 11 s", got)
+			}
+			ct.change(long, func(e *conntrack.Entry) { e.State = open })
+		}
+	})
+}
+
+// After events were lost, the wait lists the connections again.
+func TestLostEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ct := &table{}
+		result := begin(t, NewWaits(waiter(ct), never), time.Minute)
+		time.Sleep(Quiet / 2)
+		ct.mu.Lock()
+		ct.lost = true
+		ct.mu.Unlock()
+		missed := ct.begin(tcp(1))
+		time.Sleep(2 * Quiet)
+		ct.close(missed)
+		got := <-result
+		if got.err != nil || !got.Drained || got.Took < 5*Quiet/2 || got.Took > 5*Quiet/2+2*lookEvery {
+			t.Errorf("got %+v, want drained after %s", got, 5*Quiet/2)
+		}
+	})
 }
 
 // Errors end a wait; there are at most so many; and those that run are listed.

@@ -20,95 +20,90 @@ type Flow struct {
 	To       netip.AddrPort // that the client uses: of a Service, or of the pod
 	Pod      netip.AddrPort
 
-	Since time.Time     // when the wait first listed it, so it may be older
+	Since time.Time     // when the wait found it, so it may be older
 	Idle  time.Duration // since its last packet; 0 for TCP and SCTP, of which it is not known
 	Bytes uint64        // in both directions
 	Known bool          // the bytes are known
 }
 
-// flows is what listings have found of one pod.
+const (
+	mostFlows = 100 // live flows that are named
+	followed  = 256 // flows that a wait follows
+)
+
+// flows are what a listing has found of one pod, and what has begun since.
 type flows struct {
-	udp    Timeouts
-	node   []netip.Addr         // addresses of this node
-	seen   map[uint32]time.Time // when each entry was first listed, by ID
-	newest time.Time            // when the last new connection was found
-
-	// Of the last listing: the number of live flows, the first of them, and one at random.
-	live    int
-	first   []Flow
-	witness conntrack.Entry
+	udp  Timeouts
+	at   time.Time // of the listing
+	live sample
+	// Flows that are not live, but may be later: connections that have had their first packet only, and UDP flows
+	// without packets.
+	dormant sample
 }
 
-// mostFlows is how many live flows are named.
-const mostFlows = 100
-
-// listing is a listing that is being read.
-type listing struct {
-	of  *flows
-	at  time.Time
-	now flows
-	ids map[uint32]time.Time
+// sample is a random part of some flows.
+type sample struct {
+	flows []flow
+	more  int // how many flows were left out
 }
 
-func (f *flows) list(at time.Time) *listing {
-	return &listing{
-		of: f, at: at, now: flows{udp: f.udp, node: f.node, newest: f.newest},
-		ids: make(map[uint32]time.Time, len(f.seen)),
-	}
+type flow struct {
+	entry conntrack.Entry
+	since time.Time
 }
 
 // add adds an entry, which the kernel may list twice.
-func (l *listing) add(e conntrack.Entry) {
-	if _, twice := l.ids[e.ID]; twice {
+func (f *flows) add(e conntrack.Entry, at time.Time) {
+	to := f.sampleOf(e)
+	if to == nil {
 		return
 	}
-	since, known := l.of.seen[e.ID]
-	if !known {
-		since = l.at
+	place := len(to.flows)
+	if place >= followed {
+		to.more++
+		place = rand.IntN(place + to.more) //nolint:gosec // any choice that does not follow the order is good
 	}
-	if !known && !l.of.probes(e) {
-		l.now.newest = l.at
-	}
-	l.ids[e.ID] = since
-	if !l.now.isLive(e) {
-		return
-	}
-	if l.now.live++; rand.IntN(l.now.live) == 0 { //nolint:gosec // any choice that does not follow the order is good
-		l.now.witness = e
-	}
-	if len(l.now.first) < mostFlows {
-		l.now.first = append(l.now.first, Flow{
-			Protocol: e.Protocol, Client: e.OrigSrc, To: e.OrigDst, Pod: e.ReplySrc, Since: since, Idle: l.now.idle(e),
-			Bytes: e.Sent + e.Received, Known: e.Accounted,
-		})
+	switch {
+	case place >= followed || f.live.has(e) || f.dormant.has(e):
+	case place == len(to.flows):
+		to.flows = append(to.flows, flow{e, at})
+	default:
+		to.flows[place] = flow{e, at}
 	}
 }
 
-// end replaces the state by that of the listing.
-func (l *listing) end() {
-	l.now.seen = l.ids
-	slices.SortFunc(l.now.first, func(a, b Flow) int { return a.Client.Compare(b.Client) })
-	*l.of = l.now
-}
-
-// probes reports whether a connection may be a probe of the kubelet, which goes on until the pod is gone: it is made by
-// this node, to the pod itself.
-func (f *flows) probes(e conntrack.Entry) bool {
-	return !e.Translated() && slices.Contains(f.node, e.OrigSrc.Addr())
-}
-
-// isLive reports whether a pod still needs to serve a flow. A connection that has had its first packet only may never
-// begin; if it does, it is new for as long as the wait is to be quiet.
-func (f *flows) isLive(e conntrack.Entry) bool {
-	if e.Protocol == conntrack.TCP || e.Protocol == conntrack.SCTP {
-		return !e.Opening() && !e.Closing()
+// keep keeps a flow that is followed, unless it has ended. It reports whether the flow is live.
+func (f *flows) keep(of flow) bool {
+	to := f.sampleOf(of.entry)
+	if to != nil {
+		to.flows = append(to.flows, of)
 	}
-	return f.idle(e) < udpSilence
+	return to == &f.live
+}
+
+// sampleOf returns what has the flows in the state of an entry; nil: it has ended, or the pod does not serve it.
+func (f *flows) sampleOf(e conntrack.Entry) *sample {
+	switch e.Protocol {
+	case conntrack.TCP, conntrack.SCTP:
+		switch {
+		case e.Closing():
+			return nil
+		case e.Opening():
+			return &f.dormant
+		}
+		return &f.live
+	case conntrack.UDP:
+		if f.idle(e) < udpSilence {
+			return &f.live
+		}
+		return &f.dormant
+	}
+	return nil
 }
 
 // idle returns how long a UDP flow has had no packet.
 func (f *flows) idle(e conntrack.Entry) time.Duration {
-	if e.Protocol == conntrack.TCP || e.Protocol == conntrack.SCTP {
+	if e.Protocol != conntrack.UDP {
 		return 0
 	}
 	timeout := f.udp.New
@@ -117,3 +112,30 @@ func (f *flows) idle(e conntrack.Entry) time.Duration {
 	}
 	return max(0, timeout-e.Remaining)
 }
+
+// partial reports whether flows that are not followed may be live, if none of the followed ones is.
+func (f *flows) partial(now time.Time) bool {
+	return f.live.more > 0 || f.dormant.more > 0 && now.Sub(f.at) >= Quiet
+}
+
+// named returns some of the live flows, sorted by client.
+func (f *flows) named() (list []Flow) {
+	for _, of := range f.live.flows[:min(len(f.live.flows), mostFlows)] {
+		e := of.entry
+		list = append(list, Flow{
+			Protocol: e.Protocol, Client: e.OrigSrc, To: e.OrigDst, Pod: e.ReplySrc, Since: of.since, Idle: f.idle(e),
+			Bytes: e.Sent + e.Received, Known: e.Accounted,
+		})
+	}
+	slices.SortFunc(list, func(a, b Flow) int { return a.Client.Compare(b.Client) })
+	return list
+}
+
+func (s *sample) has(e conntrack.Entry) bool {
+	return slices.ContainsFunc(s.flows, func(of flow) bool { return of.entry.ID == e.ID && of.entry.OrigSrc == e.OrigSrc })
+}
+
+func (s *sample) swap(i, j int) { s.flows[i], s.flows[j] = s.flows[j], s.flows[i] }
+
+// number returns how many flows there are. If some were left out, as large a part of them has ended as of the others.
+func (s *sample) number() int { return len(s.flows) + s.more*len(s.flows)/followed }

@@ -50,6 +50,8 @@ func (w *Waits) answer(out http.ResponseWriter, r *http.Request, pod Pod, limit 
 	switch {
 	case errors.Is(err, ErrMany):
 		http.Error(out, err.Error(), http.StatusTooManyRequests)
+	case errors.Is(err, ErrNode):
+		http.Error(out, err.Error(), http.StatusForbidden)
 	case err != nil:
 		http.Error(out, err.Error(), http.StatusInternalServerError)
 	case !result.Drained:
@@ -66,6 +68,8 @@ func Sentence(pod Pod, r Result) string {
 		return fmt.Sprintf("%s is drained after %s", pod, took)
 	case r.Live == 0:
 		return fmt.Sprintf("%s has no connection after %s, but one came in the last %s", pod, took, text.Duration(Quiet))
+	case r.About:
+		return fmt.Sprintf("%s still has about %s after %s", pod, text.Count(r.Live, "connection"), took)
 	default:
 		return fmt.Sprintf("%s still has %s after %s", pod, text.Count(r.Live, "connection"), took)
 	}

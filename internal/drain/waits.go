@@ -21,8 +21,11 @@ const (
 	mostWaits = 64
 )
 
-// ErrMany is the error of a wait beside too many others.
-var ErrMany = errors.New("64 waits for pods of this node run already; try again")
+// Errors of waits.
+var (
+	ErrMany = errors.New("too many waits for pods of this node; try again")
+	ErrNode = errors.New("the pod has the address of its node, so its connections are not known from others of the node")
+)
 
 // Pod is a pod of this node. It has no Name if only an address is known.
 type Pod struct {
@@ -43,7 +46,7 @@ type Running struct {
 	Pod   Pod
 	Since time.Time
 	Until time.Time // when it ends at the latest
-	Live  int       // flows in the last listing
+	Live  int       // flows, as far as it is known
 }
 
 // Outcome is how a wait ended, as metrics spell it.
@@ -59,6 +62,7 @@ const (
 // Waits are the waits of a daemon. It is safe for concurrent use.
 type Waits struct {
 	waiter Waiter
+	lists  lists
 	ended  func(Outcome, time.Duration)
 
 	mu      sync.Mutex
@@ -73,7 +77,7 @@ type running struct {
 
 // NewWaits returns Waits without any. It calls ended with the outcome and the duration of each.
 func NewWaits(w Waiter, ended func(Outcome, time.Duration)) *Waits {
-	return &Waits{waiter: w, ended: ended, running: map[*running]struct{}{}}
+	return &Waits{waiter: w, lists: newLists(w.Table), ended: ended, running: map[*running]struct{}{}}
 }
 
 // Wait waits for a pod until it is drained, for a time up to Longest, or until the context ends.
@@ -94,7 +98,7 @@ func (w *Waits) Wait(ctx context.Context, pod Pod, limit time.Duration) (Result,
 	}()
 	ctx, cancel := context.WithDeadline(ctx, r.until)
 	defer cancel()
-	result, err := w.waiter.wait(ctx, pod.Addrs, func(live int) { r.live.Store(int64(live)) })
+	result, err := w.wait(ctx, pod.Addrs, func(live int) { r.live.Store(int64(live)) })
 	outcome := TimeUp
 	switch {
 	case err != nil:

@@ -40,16 +40,17 @@ type draining struct {
 	to     netip.AddrPort
 }
 
-func newDraining(t *testing.T, args ...string) *draining {
+func newDraining(t *testing.T, mode string) *draining {
 	t.Helper()
-	w := newTestEnv(t)
+	w := newTestEnvFor(t, mode)
 	w.args = append(w.args, fmt.Sprintf("--drain-bind-address=0.0.0.0:%d", drainPort))
-	w.args = append(w.args, args...)
-	w.must(lab.HintIptables(w.lab.NodeA, "nft"))
 	e := &draining{testEnv: w, to: netip.AddrPortFrom(netip.MustParseAddr(webIP4), 80)}
 	w.write("web.json", named(web(0, 1, 2), -1))
 	e.daemon = w.start(launch{})
 	e.daemon.waitSynced(1)
+	if mode == "ebpf" {
+		e.awaitPod(e.bpf, e.client)
+	}
 	return e
 }
 
@@ -76,10 +77,10 @@ func (e *draining) ask(from *lab.Host, wait string) (status int, err error) {
 
 // A wait ends with what is left when time is up, and soon after the last connection has ended. Only pods are answered.
 func TestDrain(t *testing.T) {
-	for _, mode := range []string{"nftables", "iptables", "userspace"} {
+	for _, mode := range []string{"nftables", "iptables", "ebpf", "userspace"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			e := newDraining(t, "--proxy-mode="+mode)
+			e := newDraining(t, mode)
 			for _, to := range []string{webIP4, webIP6} {
 				e.waitAnsweredBy(e.client, netip.AddrPortFrom(netip.MustParseAddr(to), 80), 0, 1, 2)
 			}
@@ -88,6 +89,9 @@ func TestDrain(t *testing.T) {
 			if want := "default/web-2 still has 1 connection after 3"; status != 3 || !strings.Contains(out, want) ||
 				!strings.Contains(out, e.pods[2].Addr4().String()+":80") {
 				t.Errorf("drain exits with %d, want 3 and %q:\n%s", status, want, out)
+			}
+			if mode == "ebpf" && strings.Contains(out, webIP4) {
+				t.Errorf("the connection was decided by packets:\n%s", out)
 			}
 			waiting := make(chan string, 1)
 			go func() {
@@ -132,7 +136,7 @@ func (e *draining) hold(pod int) *lab.Flow {
 
 // Pods that wait before they stop lose no request, without any sleep.
 func TestRollOutsWithHooksLoseNothing(t *testing.T) {
-	e := newDraining(t)
+	e := newDraining(t, "nftables")
 	ctx, stop := context.WithCancel(t.Context())
 	var clients sync.WaitGroup
 	var asked, lost atomic.Int64

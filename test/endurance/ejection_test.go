@@ -65,13 +65,7 @@ type ejecting struct {
 
 func newEjecting(t *testing.T, mode string) *ejecting {
 	t.Helper()
-	w := newTestEnvIn(t, lab.Options{Cgroups: mode == "ebpf"})
-	w.args = append(w.args, "--proxy-mode="+mode)
-	w.must(lab.HintIptables(w.lab.NodeA, "nft"))
-	if mode == "ebpf" {
-		kerneltest.NeedPrograms(t)
-		w.args = append(w.args, "--bpf-dir="+filepath.Join(lab.BPFFS(t), "sluice"), "--cgroup-root="+w.lab.NodeA.Cgroup())
-	}
+	w := newTestEnvFor(t, mode)
 	e := &ejecting{testEnv: w, to: netip.AddrPortFrom(netip.MustParseAddr(webIP4), 80)}
 	e.clients = []*lab.Host{w.client, w.lab.Pod(w.lab.NodeA, "10.180.0.77", "fd00:10:180::77")}
 	objects := web(0, 1, 2)
@@ -80,6 +74,20 @@ func newEjecting(t *testing.T, mode string) *ejecting {
 	e.daemon = w.start(launch{})
 	e.daemon.waitSynced(1)
 	return e
+}
+
+// newTestEnvFor returns a testEnv whose daemons begin in a mode.
+func newTestEnvFor(t *testing.T, mode string) *testEnv {
+	t.Helper()
+	w := newTestEnvIn(t, lab.Options{Cgroups: mode == "ebpf"})
+	w.args = append(w.args, "--proxy-mode="+mode)
+	w.must(lab.HintIptables(w.lab.NodeA, "nft"))
+	if mode == "ebpf" {
+		kerneltest.NeedPrograms(t)
+		w.bpf = filepath.Join(lab.BPFFS(t), "sluice")
+		w.args = append(w.args, "--bpf-dir="+w.bpf, "--cgroup-root="+w.lab.NodeA.Cgroup())
+	}
+	return w
 }
 
 func (e *ejecting) kill() { e.daemon.kill() }

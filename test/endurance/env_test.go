@@ -38,6 +38,7 @@ type testEnv struct {
 	pods   [3]*lab.Host // on node A, B and A
 	dir    string       // the folder of manifests
 	args   []string     // of Sluice
+	bpf    string       // --bpf-dir, if args has one
 }
 
 func newTestEnv(t *testing.T) *testEnv {

@@ -25,7 +25,6 @@ import (
 type sockets struct {
 	*testEnv
 	d      *daemon
-	bpf    string // --bpf-dir
 	folder string // the folder of the configuration
 	n      int    // changes so far
 }
@@ -34,7 +33,8 @@ func newSockets(t *testing.T, first string) *sockets {
 	t.Helper()
 	kerneltest.NeedPrograms(t)
 	w := newTestEnvIn(t, lab.Options{Cgroups: true})
-	s := &sockets{testEnv: w, bpf: filepath.Join(lab.BPFFS(t), "sluice"), folder: w.tempDir()}
+	w.bpf = filepath.Join(lab.BPFFS(t), "sluice")
+	s := &sockets{testEnv: w, folder: w.tempDir()}
 	for _, pod := range w.pods {
 		pod.Serve(lab.UDP, dnsPort)
 	}

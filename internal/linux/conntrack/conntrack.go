@@ -3,6 +3,7 @@
 package conntrack
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -51,10 +52,20 @@ type State uint8
 const (
 	SynSent    State = 1 // TCP
 	CookieWait State = 2 // SCTP
-
-	established State = 3 // TCP; later ones are closing, except that of two first packets that cross
-	associated  State = 4 // SCTP
 )
+
+const (
+	// TCP: both sides have closed the connection. Before, in FIN_WAIT and CLOSE_WAIT, one of them may still send. A later
+	// state is TIME_WAIT, CLOSE, or that of two first packets that cross.
+	lastAck State = 6
+
+	// SCTP: all data of both sides has arrived.
+	closed          State = 1
+	shutdownAckSent State = 7
+)
+
+// ErrLost is the error of events that were not read soon enough.
+var ErrLost = errors.New("conntrack events were lost")
 
 // Entry is one tracked flow.
 type Entry struct {
@@ -97,9 +108,10 @@ func (e Entry) Opening() bool {
 	return e.Protocol == TCP && e.State == SynSent || e.Protocol == SCTP && e.State == CookieWait
 }
 
-// Closing reports whether one side of a TCP or SCTP connection has closed it.
+// Closing reports whether both sides of a TCP or SCTP connection have closed it, so that its entry is about to end.
 func (e Entry) Closing() bool {
-	return e.Protocol == TCP && e.State > established || e.Protocol == SCTP && e.State > associated
+	return e.Protocol == TCP && e.State >= lastAck ||
+		e.Protocol == SCTP && (e.State == closed || e.State >= shutdownAckSent)
 }
 
 // Family returns the IP family of the flow.
@@ -130,7 +142,12 @@ type Filter struct {
 // String returns the filter for messages.
 func (f Filter) String() string {
 	var s strings.Builder
-	fmt.Fprintf(&s, "IPv%d protocol %d", f.Family, f.Protocol)
+	if f.Family == 0 {
+		s.WriteString("IPv4 and IPv6")
+	} else {
+		fmt.Fprintf(&s, "IPv%d", f.Family)
+	}
+	fmt.Fprintf(&s, " protocol %d", f.Protocol)
 	for _, side := range []struct {
 		name string
 		end  netip.AddrPort

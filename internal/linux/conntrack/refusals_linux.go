@@ -15,11 +15,7 @@ import (
 const (
 	groupDestroy = 3 // NFNLGRP_CONNTRACK_DESTROY of nfnetlink_compat.h
 
-	// Offsets of linux/netlink.h and linux/filter.h.
-	nlmsgHeaderLen = 16
-	attrHeaderLen  = 4
-
-	refusalBuffer = 1 << 20 // bytes
+	attrHeaderLen = 4 // of linux/netlink.h
 )
 
 // Refusals calls fn with each TCP connection that ended before it was answered, by a reset of the server
@@ -28,29 +24,16 @@ const (
 // and all if net.netfilter.nf_conntrack_events is 0. The kernel sends no other messages than these. If more come than
 // are read, some are lost.
 func (t *Table) Refusals(ctx context.Context, subscribed func(), fn func(Entry)) error {
-	conn, err := dial(t.netns)
+	s, err := subscribe(t.netns, groupDestroy, unanswered())
 	if err != nil {
 		return err
 	}
-	defer func() { _ = conn.Close() }() // nothing was written
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })
+	defer func() { _ = s.Close() }() // nothing was written
+	stop := context.AfterFunc(ctx, func() { _ = s.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
-	filter, err := bpf.Assemble(unanswered())
-	if err == nil {
-		err = conn.SetBPF(filter)
-	}
-	if err == nil {
-		err = conn.SetReadBuffer(refusalBuffer)
-	}
-	if err == nil {
-		err = conn.JoinGroup(groupDestroy)
-	}
-	if err != nil {
-		return fmt.Errorf("subscribe to conntrack events: %w%s", err, remedy(err))
-	}
 	subscribed()
 	for {
-		messages, err := conn.Receive()
+		part, err := s.wait()
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -59,8 +42,8 @@ func (t *Table) Refusals(ctx context.Context, subscribed func(), fn func(Entry))
 		case err != nil:
 			return fmt.Errorf("receive conntrack events: %w", err)
 		}
-		for _, m := range messages {
-			if e, err := decode(m.Data); err == nil && m.Header.PID == 0 && e.Protocol == TCP && e.Remaining > 0 {
+		for m := range messages(part) {
+			if e, err := decode(m.Data); err == nil && m.Header.Pid == 0 && e.Protocol == TCP && e.Remaining > 0 {
 				fn(e)
 			}
 		}

@@ -1,11 +1,10 @@
 package conntrack
 
 import (
-	"cmp"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
+	"sync"
 	"syscall"
 	"time"
 
@@ -23,34 +22,25 @@ const (
 // attempts is how often a listing is tried while the kernel resizes the table during it.
 const attempts = 5
 
-// listBuffer is the size of a listing's buffer, in bytes: the kernel uses no more (af_netlink.c).
-const listBuffer = 1 << 15
-
 // Table is the connection tracking table of one network namespace. Its methods may be called from several goroutines.
 type Table struct {
 	netns int
-	conn  *netlink.Conn // for everything but listings
+
+	mu     sync.Mutex // of the socket, which is for everything but listings and events
+	socket *socket
 }
 
 // Open opens the table of a network namespace, by its file descriptor; 0: the current one.
 func Open(netns int) (*Table, error) {
-	conn, err := dial(netns)
+	s, err := dial(netns)
 	if err != nil {
 		return nil, err
 	}
-	return &Table{netns: netns, conn: conn}, nil
-}
-
-func dial(netns int) (*netlink.Conn, error) {
-	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: netns})
-	if err != nil {
-		return nil, fmt.Errorf("open conntrack netlink: %w", err)
-	}
-	return conn, nil
+	return &Table{netns: netns, socket: s}, nil
 }
 
 // Close closes the table.
-func (t *Table) Close() error { return t.conn.Close() }
+func (t *Table) Close() error { return t.socket.Close() }
 
 // Each calls fn for every matching entry while it reads the table. It collects nothing, and fn may delete entries. It
 // may call fn twice for one entry. It stops at the first error of fn, or when ctx is done. After an error some entries
@@ -88,101 +78,38 @@ func repeat(list func() error) error {
 
 // list reads one listing on a separate connection, so that an aborted one leaves no messages behind.
 func (t *Table) list(ctx context.Context, request []byte, fn func(Entry) error) error {
-	conn, err := dial(t.netns)
+	s, err := dial(t.netns)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = conn.Close() }() // nothing was written
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })
+	defer func() { _ = s.Close() }() // nothing was written
+	stop := context.AfterFunc(ctx, func() { _ = s.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 
-	_, err = conn.Send(netlink.Message{
-		Header: netlink.Header{Type: msgGet, Flags: netlink.Request | netlink.Dump},
-		Data:   request,
+	var inconsistent bool
+	dump := netlink.Message{Header: netlink.Header{Type: msgGet, Flags: netlink.Dump}, Data: request}
+	err = s.ask(dump, func(m syscall.NetlinkMessage) error {
+		inconsistent = inconsistent || m.Header.Flags&unix.NLM_F_DUMP_INTR != 0
+		e, err := decode(m.Data)
+		if err != nil {
+			return err
+		}
+		return fn(e)
 	})
-	if err != nil {
-		return err
-	}
-	err = receive(conn, fn)
-	if ctx.Err() != nil {
+	switch {
+	case ctx.Err() != nil:
 		return context.Cause(ctx)
+	case err == nil && inconsistent:
+		return unix.EINTR
 	}
 	return err
 }
 
-// receive reads a listing with a large buffer, which the kernel fills with some hundred entries at a time. The library
-// asks for the size of each message first, so that it gets a few, and starts a goroutine for each question.
-func receive(conn *netlink.Conn, fn func(Entry) error) error {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return err
-	}
-	buffer := make([]byte, listBuffer)
-	for d := (dump{fn: fn}); !d.done; {
-		var n int
-		var failed error
-		err := raw.Read(func(fd uintptr) bool {
-			n, _, failed = unix.Recvfrom(int(fd), buffer, unix.MSG_DONTWAIT)
-			return !errors.Is(failed, unix.EAGAIN)
-		})
-		if err := cmp.Or(err, failed); err != nil {
-			return err
-		}
-		if err := d.read(buffer[:n]); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// dump is a listing that is being read.
-type dump struct {
-	fn           func(Entry) error
-	inconsistent bool
-	done         bool
-}
-
-// read reads messages.
-func (d *dump) read(b []byte) error {
-	messages, err := syscall.ParseNetlinkMessage(b)
-	if err != nil {
-		return err
-	}
-	for _, m := range messages {
-		d.inconsistent = d.inconsistent || netlink.HeaderFlags(m.Header.Flags)&netlink.DumpInterrupted != 0
-		switch m.Header.Type {
-		case unix.NLMSG_ERROR, unix.NLMSG_DONE:
-			d.done = true
-			if len(m.Data) >= 4 {
-				if code := int32(binary.NativeEndian.Uint32(m.Data)); code < 0 {
-					return unix.Errno(-code)
-				}
-			}
-			if d.inconsistent {
-				return unix.EINTR
-			}
-			return nil
-		}
-		e, err := decode(m.Data)
-		if err == nil {
-			err = d.fn(e)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // Get returns the present state of an entry that was listed before. It returns false if the entry has ended.
 func (t *Table) Get(ctx context.Context, e Entry) (now Entry, exists bool, err error) {
-	if err := ctx.Err(); err != nil {
-		return Entry{}, false, err
-	}
-	err = t.query(msgGet, encodeKey(e), func(m netlink.Message) error {
-		if m.Header.Type == msgNew {
-			now, err = decode(m.Data)
-		}
+	request := netlink.Message{Header: netlink.Header{Type: msgGet}, Data: encodeKey(e)}
+	err = t.query(ctx, request, func(m syscall.NetlinkMessage) error {
+		now, err = decode(m.Data)
 		return err
 	})
 	if errors.Is(err, unix.ENOENT) {
@@ -196,16 +123,22 @@ func (t *Table) Get(ctx context.Context, e Entry) (now Entry, exists bool, err e
 
 // Delete deletes one entry. It returns nil if the entry does not exist or was replaced by a newer one.
 func (t *Table) Delete(ctx context.Context, e Entry) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	_, err := t.conn.Execute(netlink.Message{
-		Header: netlink.Header{Type: msgDelete, Flags: netlink.Request | netlink.Acknowledge}, Data: encodeKey(e),
-	})
+	request := netlink.Message{Header: netlink.Header{Type: msgDelete, Flags: netlink.Acknowledge}, Data: encodeKey(e)}
+	err := t.query(ctx, request, nil)
 	if err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("delete conntrack entry %s: %w%s", e, err, remedy(err))
 	}
 	return nil
+}
+
+// query asks by the socket that is for everything but listings and events.
+func (t *Table) query(ctx context.Context, request netlink.Message, fn func(syscall.NetlinkMessage) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.socket.ask(request, fn)
 }
 
 // interrupted reports whether to repeat a listing at once.

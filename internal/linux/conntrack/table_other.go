@@ -5,6 +5,7 @@ package conntrack
 import (
 	"context"
 	"errors"
+	"net/netip"
 )
 
 // Table is the connection tracking table of a network namespace, which only Linux has.
@@ -26,6 +27,11 @@ func (*Table) Load() (Load, error) { return Load{}, errors.ErrUnsupported }
 
 // Refusals returns errors.ErrUnsupported.
 func (*Table) Refusals(context.Context, func(), func(Entry)) error { return errors.ErrUnsupported }
+
+// Begun returns errors.ErrUnsupported.
+func (*Table) Begun(context.Context, []netip.Addr) (func() ([]Entry, error), error) {
+	return nil, errors.ErrUnsupported
+}
 
 // Close does nothing.
 func (*Table) Close() error { return nil }

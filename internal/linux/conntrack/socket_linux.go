@@ -1,0 +1,163 @@
+package conntrack
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"iter"
+	"syscall"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	partSize    = 32 << 10 // bytes of a listing that the kernel sends at once
+	eventBuffer = 1 << 20  // bytes
+
+	nlmsgHeaderLen = 16 // of linux/netlink.h
+)
+
+// socket reads large parts of listings, and needs one system call for each message. The methods of netlink.Conn start a
+// goroutine for each, and read the length of each part first, and smaller parts: a listing takes twice the time.
+type socket struct {
+	*netlink.Conn
+	raw  syscall.RawConn
+	buf  []byte
+	last uint32 // request
+}
+
+// dial opens a socket in a network namespace, by its file descriptor; 0: the current one.
+func dial(netns int) (*socket, error) {
+	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: netns})
+	if err != nil {
+		return nil, fmt.Errorf("open conntrack netlink: %w", err)
+	}
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		_ = conn.Close()
+		return nil, fmt.Errorf("open conntrack netlink: %w", err)
+	}
+	return &socket{Conn: conn, raw: raw, buf: make([]byte, partSize)}, nil
+}
+
+// subscribe opens a socket that receives the events of a group for which a program returns a number.
+func subscribe(netns int, group uint32, program []bpf.Instruction) (*socket, error) {
+	s, err := dial(netns)
+	if err != nil {
+		return nil, err
+	}
+	filter, err := bpf.Assemble(program)
+	if err == nil {
+		err = s.SetBPF(filter)
+	}
+	if err == nil {
+		err = s.SetReadBuffer(eventBuffer)
+	}
+	if err == nil {
+		err = s.JoinGroup(group)
+	}
+	if err != nil {
+		_ = s.Close()
+		return nil, fmt.Errorf("subscribe to conntrack events: %w%s", err, remedy(err))
+	}
+	return s, nil
+}
+
+// ask sends a request, and calls fn with each message of the answer until it returns an error. A message is valid
+// during the call.
+func (s *socket) ask(request netlink.Message, fn func(syscall.NetlinkMessage) error) error {
+	s.last++
+	request.Header.Length = uint32(nlmsgHeaderLen + len(request.Data)) //nolint:gosec // a few attributes
+	request.Header.Flags |= netlink.Request
+	request.Header.Sequence = s.last
+	b, err := request.MarshalBinary()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = s.raw.Control(func(fd uintptr) {
+		failed = unix.Sendto(int(fd), b, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+	})
+	if err := errors.Join(err, failed); err != nil {
+		return err
+	}
+	for {
+		part, err := s.wait()
+		if err != nil {
+			return err
+		}
+		for m := range messages(part) {
+			if m.Header.Seq != s.last {
+				continue // of an earlier answer that was not read to its end
+			}
+			if m.Header.Type == unix.NLMSG_DONE || m.Header.Type == unix.NLMSG_ERROR {
+				return failure(m)
+			}
+			if err := fn(m); err != nil {
+				return err
+			}
+			if request.Header.Flags&netlink.Dump == 0 {
+				return nil
+			}
+		}
+	}
+}
+
+// failure returns the error that ends an answer; nil: there is none.
+func failure(m syscall.NetlinkMessage) error {
+	if len(m.Data) < 4 {
+		return errShort
+	}
+	if code := int32(binary.NativeEndian.Uint32(m.Data)); code < 0 { //nolint:gosec // the kernel sends a signed number
+		return unix.Errno(-code)
+	}
+	return nil
+}
+
+// messages yields the messages of a part. Other than syscall.ParseNetlinkMessage it leaves no garbage.
+func messages(part []byte) iter.Seq[syscall.NetlinkMessage] {
+	return func(yield func(syscall.NetlinkMessage) bool) {
+		for len(part) >= nlmsgHeaderLen {
+			size := binary.NativeEndian.Uint32(part)
+			if size < nlmsgHeaderLen || int(size) > len(part) {
+				return
+			}
+			m := syscall.NetlinkMessage{Data: part[nlmsgHeaderLen:size], Header: syscall.NlMsghdr{
+				Len: size, Type: binary.NativeEndian.Uint16(part[4:]), Flags: binary.NativeEndian.Uint16(part[6:]),
+				Seq: binary.NativeEndian.Uint32(part[8:]), Pid: binary.NativeEndian.Uint32(part[12:]),
+			}}
+			if !yield(m) {
+				return
+			}
+			part = part[min(int(size+3)&^3, len(part)):]
+		}
+	}
+}
+
+// wait returns the next part, which is valid until the one after it.
+func (s *socket) wait() (part []byte, err error) {
+	failed := s.raw.Read(func(fd uintptr) bool {
+		part, err = s.read(fd)
+		return err != unix.EAGAIN //nolint:errorlint // an errno
+	})
+	if failed != nil {
+		return nil, failed
+	}
+	return part, err
+}
+
+// next returns the next part if it has come; otherwise unix.EAGAIN.
+func (s *socket) next() (part []byte, err error) {
+	failed := s.raw.Control(func(fd uintptr) { part, err = s.read(fd) })
+	if failed != nil {
+		return nil, failed
+	}
+	return part, err
+}
+
+func (s *socket) read(fd uintptr) ([]byte, error) {
+	n, _, err := unix.Recvfrom(int(fd), s.buf, unix.MSG_DONTWAIT)
+	return s.buf[:max(n, 0)], err
+}
