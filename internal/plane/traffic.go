@@ -77,6 +77,6 @@ type PortTraffic struct {
 	Backends map[netip.AddrPort]BackendTraffic // nil: the plane does not know
 }
 
-// BackendTraffic is what a plane counts of a backend of a port. There are ten thousands of them. Live is not known if the
-// Traffic of the port does not have it.
+// BackendTraffic is what a plane counts of a backend of a port. There are ten thousands of them. Live is not known if
+// the Traffic of the port does not have it.
 type BackendTraffic struct{ Connections, Live uint64 }

@@ -167,6 +167,7 @@ func BenchmarkTraffic(b *testing.B) {
 
 // cpuTime returns the milliseconds that this process has used a CPU.
 func cpuTime(b *testing.B) float64 {
+	b.Helper()
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
 		b.Fatal(err)
