@@ -5,6 +5,7 @@ package conformance
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -35,9 +36,19 @@ type document struct {
 
 func newObjects(s settings) *objects {
 	return &objects{
-		convert: convert.Converter{AllowExternalIPs: !s.noExternalIPs},
+		convert: convert.Converter{AllowExternalIPs: !s.noExternalIPs, Ejects: true},
 		docs:    map[string]document{},
 	}
+}
+
+// ejecting reports whether a Service has the annotation of ejection: looks at conntrack are only for those.
+func (o *objects) ejecting() bool {
+	for _, d := range o.docs {
+		if strings.Contains(d.text, convert.AnnotationEjection) {
+			return true
+		}
+	}
+	return false
 }
 
 // set adds or replaces an object.

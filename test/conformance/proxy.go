@@ -122,8 +122,16 @@ func (p *proxyUnderTest) start(objects *objects) error {
 	if err != nil {
 		return err
 	}
+	followers, stopEjection := []proxy.Follower{p.barrier}, func() {}
+	if ejects(&p.plane.Traits) && objects.ejecting() {
+		part, stop, err := p.startEjection()
+		if err != nil {
+			return err
+		}
+		followers, stopEjection = append(followers, part), stop
+	}
 	node := app.NewNode(app.NodeOptions{
-		Options: proxy.Options{Store: p.store, Followers: []proxy.Follower{p.barrier}, Log: log},
+		Options: proxy.Options{Store: p.store, Followers: followers, Log: log},
 		Source:  newSource(objects, p.store, p.barrier), Opened: opened, Policy: p.options, NetNS: p.host.NetNSFD(),
 	})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -133,6 +141,7 @@ func (p *proxyUnderTest) start(objects *objects) error {
 	p.stop = sync.OnceFunc(func() {
 		last, err := p.routes()
 		p.routes, p.shares = func() (*route.Snapshot, error) { return last, err }, nil
+		stopEjection()
 		cancel()
 		if err := <-ended; err != nil {
 			p.t.Errorf("the proxy ended: %v", err)

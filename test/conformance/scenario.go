@@ -181,6 +181,7 @@ func scenarios() []scenario {
 		dualStackSection,
 		weights,
 		leastConnections,
+		ejections,
 	} {
 		all = append(all, section()...)
 	}

@@ -344,6 +344,25 @@ func TestStateOutlivesTheProcess(t *testing.T) {
 	})
 }
 
+// An endpoint that was gone, or not ready, is in when it is back.
+func TestAReplacedBackendIsIn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		now := time.Now()
+		w := newWorld(t, Saved{{
+			Namespace: web.Namespace, Service: web.Name, Backend: addr("10.0.1.1:8080"),
+			Standing: eject.Standing{Phase: eject.Ejected, Times: 1, Since: now, Next: now.Add(5 * time.Second)},
+		}})
+		defer w.run()()
+		w.apply(service(web, 1, route.DefaultEjection()))
+		w.want(web, "10.0.1.1:8080 0")
+		without := service(web, 1, route.DefaultEjection())
+		without.Ports[0].Cluster = without.Ports[0].Cluster[1:]
+		w.apply(without)
+		w.apply(service(web, 1, route.DefaultEjection()))
+		w.want(web)
+	})
+}
+
 // A table that cannot be read is reported once, and read again later.
 func TestATableThatCannotBeRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -359,41 +378,4 @@ func TestATableThatCannotBeRead(t *testing.T) {
 			t.Errorf("%d errors, %d listings in a minute", len(w.errs), w.table.lists)
 		}
 	})
-}
-
-// Looks take a hundredth of a CPU; near a decision they take more, from a credit.
-func TestPace(t *testing.T) {
-	p := newPacer()
-	for range 10 {
-		if got := p.pause(look{cpu: 10 * time.Millisecond, read: read{walks: 1}, pause: period}); got < time.Second {
-			t.Fatalf("a pause of %s, want a second", got)
-		}
-	}
-	total := time.Duration(0)
-	for range 1000 {
-		total += p.pause(look{cpu: 10 * time.Millisecond, read: read{walks: 1}, pause: period, near: period})
-	}
-	if total < 500*time.Second {
-		t.Errorf("1,000 looks of 10 ms near decisions take %s, want 500 s at least", total)
-	}
-	if got := p.pause(look{cpu: 400 * time.Millisecond, read: read{1, 200_000}, pause: period}); got < 40*time.Second {
-		t.Errorf("a pause of %s after 200,000 entries", got)
-	}
-}
-
-// The IDs of connections that are compared are bounded; of more, a part is compared.
-func TestAnsweredIsBounded(t *testing.T) {
-	var a answered
-	for id := range uint32(500_000) {
-		a.add(id * 2_654_435_761)
-	}
-	if len(a.ids) > mostAnswered || len(a.ids) < mostAnswered/16 {
-		t.Errorf("%d IDs", len(a.ids))
-	}
-	var s subject
-	s.compare(a, time.Unix(1, 0))
-	s.compare(a, time.Unix(2, 0))
-	if s.Take(s.known).Succeeded {
-		t.Error("the same connections count as new ones")
-	}
 }
