@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/sluice-proxy/sluice/internal/direct"
 	"github.com/sluice-proxy/sluice/internal/direct/layer2"
@@ -222,4 +223,66 @@ func TestForgedPacketsDoNotMultiply(t *testing.T) {
 			t.Logf("%s: nodes receive %d packets for %d", c.what, n, packets)
 		}
 	}
+}
+
+// Packets that are passed on keep their DSCP, and the source ranges of the Service hold wherever they enter.
+func TestSourceRangesAndDSCPAreKept(t *testing.T) {
+	r := newRig(t, 0, 1)
+	allowed := []string{r.lab.Outside.Addr4().String() + "/32", r.lab.Outside.Addr6().String() + "/128"}
+	r.spec = object{"loadBalancerSourceRanges": allowed}
+	r.begin(0, 1)
+	r.lab.Outside.Nft(fmt.Sprintf(`table inet dscp {
+		chain output {
+			type filter hook output priority 0
+			ip daddr %s ip dscp set ef
+			ip6 daddr %s ip6 dscp set ef
+		}
+	}`, vip4, vip6))
+	for _, n := range r.nodes {
+		n.Nft(`table inet count {
+			counter ef {}
+			counter other {}
+			chain forward {
+				type filter hook forward priority 0
+				ip saddr 10.180.0.0/16 return
+				ip6 saddr fd00:10:180::/48 return
+				ip dscp ef counter name ef return
+				ip6 dscp ef counter name ef return
+				counter name other
+			}
+		}`)
+	}
+	outcomes := func() map[lab.Outcome]int {
+		sum := map[lab.Outcome]int{}
+		for i := range r.nodes {
+			r.enterAt(i)
+			var probes []lab.Probe
+			for _, vip := range []string{vip4, vip6} {
+				to := netip.AddrPortFrom(netip.MustParseAddr(vip), 80)
+				probes = append(probes, slices.Repeat([]lab.Probe{{Protocol: lab.TCP, To: to, Timeout: 2 * time.Second}}, 10)...)
+			}
+			for outcome, n := range lab.Outcomes(r.lab.Outside.TryAll(probes...)) {
+				sum[outcome] += n
+			}
+		}
+		return sum
+	}
+	if got := outcomes(); got[lab.Answered] != 60 {
+		t.Fatalf("from a source that is allowed: %v", got)
+	}
+	for i, n := range r.nodes {
+		counters := n.MustRun("nft", "list", "counters")
+		ef, other := strings.Contains(counters, "ef {\n\t\tpackets 0"), strings.Contains(counters, "other {\n\t\tpackets 0")
+		if ef != (i == 2) || !other {
+			t.Errorf("node %d: %s, want DSCP EF in all packets to pods", i, counters)
+		}
+	}
+	r.spec = object{"loadBalancerSourceRanges": []string{"192.0.2.0/24", "2001:db8:2::/48"}}
+	r.apply(0, 1)
+	harness.Eventually(r, timeout, func() error {
+		if got := outcomes(); got[lab.TimedOut] != 60 {
+			return fmt.Errorf("from a source that is not allowed: %v", got)
+		}
+		return nil
+	})
 }

@@ -35,7 +35,7 @@ func (r *rig) remote() *lab.Host {
 // the Service direct.
 func TestFragments(t *testing.T) {
 	r := newRig(t, 0, 1)
-	r.affinity, r.annotation = true, ""
+	r.spec, r.annotation = object{"sessionAffinity": "ClientIP"}, ""
 	for i := range r.flags {
 		r.flags[i] = []string{"--external=direct"}
 	}

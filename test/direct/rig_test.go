@@ -5,6 +5,7 @@ package direct
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os/exec"
 	"path/filepath"
@@ -41,7 +42,7 @@ type rig struct {
 
 	annotation string      // empty: there is none
 	flags      [3][]string // of the daemons
-	affinity   bool        // ClientIP
+	spec       object      // of the Service: more fields
 	masquerade bool        // a pod may see another address than that of the client
 }
 
@@ -127,9 +128,7 @@ func (r *rig) applyPods(pods ...int) {
 		"type": "LoadBalancer", "clusterIP": "172.30.0.80", "clusterIPs": []string{"172.30.0.80", "fd00:172:30::80"},
 		"ports": ports,
 	})
-	if r.affinity {
-		web["spec"].(object)["sessionAffinity"] = "ClientIP"
-	}
+	maps.Copy(web["spec"].(object), r.spec)
 	if r.annotation != "" {
 		web["metadata"].(object)["annotations"] = object{"sluice-proxy.github.io/external": r.annotation}
 	}

@@ -34,7 +34,7 @@ func TestDirect(t *testing.T) {
 		}
 		svc := &corev1.Service{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", Annotations: annotations},
-			Spec:       corev1.ServiceSpec{ClusterIP: "10.96.0.1"},
+			Spec:       corev1.ServiceSpec{ClusterIP: "10.96.0.1", Type: corev1.ServiceTypeLoadBalancer},
 		}
 		got, problems := c.convert.Service(svc)
 		var texts []string
@@ -43,6 +43,29 @@ func TestDirect(t *testing.T) {
 		}
 		if got.Direct != c.want || !slices.Equal(texts, c.problems) {
 			t.Errorf("%q: %v, problems %q, want %v, %q", c.value, got.Direct, texts, c.want, c.problems)
+		}
+	}
+}
+
+// The annotation has no effect on a Service without external addresses, or with policy Local, which says so.
+func TestDirectWithoutEffect(t *testing.T) {
+	const local = corev1.ServiceExternalTrafficPolicyLocal
+	for _, c := range []struct {
+		spec   corev1.ServiceSpec
+		reason string
+	}{
+		{corev1.ServiceSpec{ExternalIPs: []string{"192.0.2.1"}}, ""},
+		{
+			corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort},
+			"no effect without a load balancer or externalIP: a NodePort is at the address of one node, and is lost with it",
+		},
+		{
+			corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, ExternalTrafficPolicy: local},
+			"no effect with externalTrafficPolicy Local",
+		},
+	} {
+		if got := (Converter{Direct: true}).notDirect(&corev1.Service{Spec: c.spec}); got != c.reason {
+			t.Errorf("type %q, policy %q: got %q, want %q", c.spec.Type, c.spec.ExternalTrafficPolicy, got, c.reason)
 		}
 	}
 }

@@ -129,18 +129,34 @@ func (c Converter) ejection(svc *corev1.Service, n *notes) cluster.Ejection {
 // direct reports whether nodes pass connections of clients outside on to each other.
 func (c Converter) direct(svc *corev1.Service, n *notes) bool {
 	text, has := svc.Annotations[AnnotationExternal]
+	if !has {
+		return c.AllDirect && c.Direct
+	}
 	direct, err := route.ParseExternal(text)
+	reason := ""
 	switch {
-	case !has:
-		return c.AllDirect && c.Direct
 	case err != nil:
-		n.add("metadata.annotations["+AnnotationExternal+"]", text, "ignored: "+err.Error())
-		return c.AllDirect && c.Direct
-	case direct && !c.Direct:
-		n.add("metadata.annotations["+AnnotationExternal+"]", text,
-			"mode "+c.Mode+" cannot do this and serves external addresses as without the annotation")
+		direct, reason = c.AllDirect && c.Direct, "ignored: "+err.Error()
+	case direct:
+		reason = c.notDirect(svc)
+	}
+	if reason != "" {
+		n.add("metadata.annotations["+AnnotationExternal+"]", text, reason)
 	}
 	return direct
+}
+
+// notDirect returns why external: direct has no effect; empty: it has.
+func (c Converter) notDirect(svc *corev1.Service) string {
+	switch spec := &svc.Spec; {
+	case !c.Direct:
+		return "mode " + c.Mode + " cannot do this and serves external addresses as without the annotation"
+	case spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal:
+		return "no effect with externalTrafficPolicy Local"
+	case spec.Type != corev1.ServiceTypeLoadBalancer && len(spec.ExternalIPs) == 0:
+		return "no effect without a load balancer or externalIP: a NodePort is at the address of one node, and is lost with it"
+	}
+	return ""
 }
 
 // proxyHeader reports whether endpoints learn the addresses of clients.
