@@ -154,6 +154,7 @@ func TestConnectionsSurviveRestarts(t *testing.T) {
 // --cleanup removes the tables, and without the annotation there are none.
 func TestTablesAreRemoved(t *testing.T) {
 	r := newRig(t, 0, 1)
+	r.openTunnels()
 	r.begin(0, 1)
 	tables := func() string { return r.nodes[0].MustRun("nft", "list", "tables") }
 	if got := tables(); !strings.Contains(got, "table netdev sluice-direct\n") {

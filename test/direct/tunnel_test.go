@@ -35,14 +35,19 @@ func (r *rig) distant(node int) {
 	far.MustRun("sysctl", "-qw", "net.ipv4.conf.all.rp_filter=1")
 }
 
+// openTunnels makes daemons open the tunnel.
+func (r *rig) openTunnels() {
+	for i := range r.flags {
+		r.flags[i] = append(r.flags[i], fmt.Sprintf("--direct-tunnel-port=%d", port))
+	}
+}
+
 // Through the tunnel a distant node is the owner of connections like others, gets packets of any size, and finds those
 // of slots that have moved.
 func TestConnectionsSurviveBehindARouter(t *testing.T) {
 	r := newRig(t, 0, 1, 2)
 	r.distant(2)
-	for i := range r.flags {
-		r.flags[i] = []string{fmt.Sprintf("--direct-tunnel-port=%d", port)}
-	}
+	r.openTunnels()
 	sum := r.begin(0, 2)
 	var all []*flows
 	for _, vip := range []string{vip4, vip6} {

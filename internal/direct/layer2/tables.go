@@ -7,6 +7,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/direct"
 	"github.com/sluice-proxy/sluice/internal/linux/nft"
+	"github.com/sluice-proxy/sluice/internal/linux/rtnl"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/slots"
 )
@@ -335,7 +336,7 @@ func (s side) pass(devices []nft.Device) []nft.Chain {
 // guard returns the chain that drops packets of the tunnel that come from elsewhere than other nodes.
 func (s side) guard(port uint16) nft.Chain {
 	return nft.Chain{Name: "input", Hook: &nft.Hook{Type: "filter", Point: nft.Input}, Rules: []nft.Rule{
-		nft.NewRule(nft.UDP(), nft.ToPort(port), nft.Not(nft.In(s.outer().Name, nft.Source(s.ip))), nft.Drop()),
+		nft.NewRule(nft.VXLAN(port, rtnl.TunnelNetwork), nft.Not(nft.In(s.outer().Name, nft.Source(s.ip))), nft.Drop()),
 	}}
 }
 

@@ -13,7 +13,7 @@ import (
 func TestRules(t *testing.T) {
 	var b strings.Builder
 	devices := []nft.Device{{Name: "eth0", Index: 2}, {Name: "eth1", Index: 3}}
-	chains := generation(0).chains(layout{devices, true, 10264})
+	chains := generation(0).chains(layout{devices, true, 4789})
 	for _, table := range generation(0).tables()[:2] {
 		for _, c := range chains[table] {
 			if strings.HasSuffix(c.Name, "ip6") {
@@ -85,7 +85,7 @@ ip sluice-direct prerouting
 ip sluice-direct untranslated
 	ct state invalid ip daddr @vips drop
 ip sluice-direct input
-	meta l4proto udp th dport 10264 ip saddr != @tunnel-ends drop
+	udp dport 4789 @th,96,24 10264 ip saddr != @tunnel-ends drop
 `
 	if diff := cmp.Diff(want, b.String()); diff != "" {
 		t.Errorf("rules (-want +got):\n%s", diff)

@@ -3,6 +3,7 @@ package nft
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
@@ -155,9 +156,12 @@ func Midstream() Statement {
 // TCP matches packets of TCP.
 func TCP() Statement { return equals("meta l4proto tcp", L4Proto(), []byte{unix.IPPROTO_TCP}) }
 
-// ToPort matches packets to a port, of a protocol that has ports.
-func ToPort(port uint16) Statement {
-	return equals(fmt.Sprintf("th dport %d", port), DestinationPort(), Key{}.Port(port))
+// VXLAN matches packets of UDP to a port that carry those of a network (RFC 7348, section 5).
+func VXLAN(port uint16, network uint32) Statement {
+	udp, to := UDP(), equals(fmt.Sprintf("udp dport %d", port), DestinationPort(), Key{}.Port(port))
+	identifier := payload("", expr.PayloadBaseTransportHeader, 12, 3)
+	of := equals(fmt.Sprintf("@th,96,24 %d", network), identifier, binary.BigEndian.AppendUint32(nil, network)[1:])
+	return Statement{to.text + " " + of.text, slices.Concat(udp.exprs, to.exprs, of.exprs)}
 }
 
 // Accept accepts the packet.

@@ -16,13 +16,11 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/sysctl"
 )
 
-const (
-	// network is the VXLAN network identifier, and the number of the routing table.
-	network = 10264
+// TunnelNetwork is the VXLAN network identifier of a Tunnel, and the number of its routing table.
+const TunnelNetwork = 10264
 
-	// largest is the greatest packet in the tunnel, in bytes. The kernel fragments what carries it.
-	largest = 65485
-)
+// largest is the size of the largest packet in the tunnel, in bytes. The kernel fragments the packet that carries it.
+const largest = 65485
 
 // Tunnel is a VXLAN interface (RFC 7348), by which distant hosts become neighbours.
 type Tunnel struct {
@@ -89,7 +87,7 @@ func (t *Tunnel) ensure(h *netlink.Handle, self End) (netlink.Link, error) {
 	mac := hardwareAddress(self.Name)
 	want := &netlink.Vxlan{
 		LinkAttrs: netlink.LinkAttrs{Name: t.name, MTU: largest, HardwareAddr: mac[:]},
-		VxlanId:   network, Port: int(t.port), SrcAddr: self.Outer.AsSlice(), UDPCSum: true,
+		VxlanId:   TunnelNetwork, Port: int(t.port), SrcAddr: self.Outer.AsSlice(), UDPCSum: true,
 	}
 	link, err := h.LinkByName(t.name)
 	if v, is := link.(*netlink.Vxlan); err == nil && is && v.Port == want.Port && v.SrcAddr.Equal(want.SrcAddr) &&
@@ -127,7 +125,7 @@ func (t *Tunnel) configure(h *netlink.Handle, link netlink.Link) error {
 	}
 	all := &net.IPNet{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)}
 	return h.RouteReplace(&netlink.Route{
-		LinkIndex: link.Attrs().Index, Table: network, Scope: unix.RT_SCOPE_LINK, Dst: all,
+		LinkIndex: link.Attrs().Index, Table: TunnelNetwork, Scope: unix.RT_SCOPE_LINK, Dst: all,
 	})
 }
 
@@ -249,6 +247,6 @@ func (t *Tunnel) Remove() (bool, error) {
 // rule makes packets with this interface as their output use its route.
 func (t *Tunnel) rule() *netlink.Rule {
 	r := netlink.NewRule()
-	r.OifName, r.Table, r.Priority, r.Family = t.name, network, network, unix.AF_INET
+	r.OifName, r.Table, r.Priority, r.Family = t.name, TunnelNetwork, TunnelNetwork, unix.AF_INET
 	return r
 }
