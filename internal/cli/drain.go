@@ -45,14 +45,14 @@ func newDrain(env Env) *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if wait <= 0 || wait > drain.Longest {
-				return trouble(fmt.Errorf("--wait %s: want a time up to %s", wait, drain.Longest))
+			if wait <= 0 || wait > drain.MaxWait {
+				return trouble(fmt.Errorf("--wait %s: want a time up to %s", wait, drain.MaxWait))
 			}
 			return drainPod(cmd.Context(), env, o.format, url.Values{"pod": args, "wait": {wait.String()}})
 		},
 	}
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return trouble(flagError(cmd, err)) })
-	cmd.Flags().DurationVar(&wait, "wait", wait, "time after which to give up, up to "+text.Duration(drain.Longest))
+	cmd.Flags().DurationVar(&wait, "wait", wait, "time after which to give up, up to "+text.Duration(drain.MaxWait))
 	o.register(cmd, cmd.Flags())
 	return cmd
 }

@@ -18,11 +18,11 @@ const (
 	mostBegun = 1000 // entries of one call, so that a flood does not occupy a CPU
 )
 
-// Begun subscribes to new entries of some backends. It returns a function that returns those that were added since the
+// SubscribeNew subscribes to new entries of some backends. It returns a function that returns those that were added since the
 // last call: it returns at once, and with ErrLost if some were lost. If there are very many, the next call returns more
 // of them. The subscription ends with the context. The kernel sends no entries of other backends, and none at all if
 // net.netfilter.nf_conntrack_events is 0.
-func (t *Table) Begun(ctx context.Context, backends []netip.Addr) (func() ([]Entry, error), error) {
+func (t *Table) SubscribeNew(ctx context.Context, backends []netip.Addr) (func() ([]Entry, error), error) {
 	s, err := subscribe(t.netns, groupNew, answeredBy(backends))
 	if err != nil {
 		return nil, err

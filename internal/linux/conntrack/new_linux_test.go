@@ -16,14 +16,14 @@ import (
 	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 )
 
-// Begun has the entries of some backends, in both families, that were added since the last call.
-func TestBegun(t *testing.T) {
+// SubscribeNew has the entries of some backends, in both families, that were added since the last call.
+func TestSubscribeNew(t *testing.T) {
 	ct := conntracktest.Open(t)
 	create(t, ct, flow(conntrack.TCP, "10.0.0.1:1", "10.96.0.10:80", "10.1.0.1:80"))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	backends := []netip.Addr{netip.MustParseAddr("10.1.0.1"), netip.MustParseAddr("fd01::1")}
-	begun, err := ct.Begun(ctx, backends)
+	begun, err := ct.SubscribeNew(ctx, backends)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,10 +75,10 @@ func entries(t *testing.T, ct *conntrack.Table) (all []conntrack.Entry) {
 	return all
 }
 
-// If more entries begin than fit into the socket, Begun says so.
-func TestBegunIsIncomplete(t *testing.T) {
+// If more entries begin than fit into the socket, SubscribeNew reports ErrLost.
+func TestSubscribeNewIsIncomplete(t *testing.T) {
 	ct := conntracktest.Open(t)
-	begun, err := ct.Begun(t.Context(), []netip.Addr{netip.MustParseAddr("10.1.0.1")})
+	begun, err := ct.SubscribeNew(t.Context(), []netip.Addr{netip.MustParseAddr("10.1.0.1")})
 	if err != nil {
 		t.Fatal(err)
 	}
