@@ -64,7 +64,7 @@ func (d *daemon) untranslated() bool {
 
 // ejected logs that a backend was ejected, and records an Event.
 func (d *daemon) ejected(c watch.Change) {
-	s := c.Standing
+	s := c.State
 	what := text.Count(s.Failures, "connection") + " of " + text.Count(s.Clients, "client") + " failed"
 	d.o.Log.Info("Ejected an endpoint", "service", c.ID.String(), "endpoint", c.Backend.String(), "reason", what,
 		"trial", s.Next.Sub(s.Since).String())

@@ -240,7 +240,7 @@ func TestTrialsWithoutTraffic(t *testing.T) {
 		const silent = "10.0.1.1:8080"
 		w := newWorld(t, Saved{{
 			Namespace: web.Namespace, Service: web.Name, Backend: addr(silent),
-			Standing: eject.Standing{Phase: eject.Ejected, Times: 1, Since: time.Now(), Next: time.Now()},
+			State: eject.State{Phase: eject.Ejected, Times: 1, Since: time.Now(), Next: time.Now()},
 		}})
 		defer w.run()()
 		w.apply(service(web, 1, route.DefaultEjection()))
@@ -350,7 +350,7 @@ func TestAReplacedBackendIsIn(t *testing.T) {
 		now := time.Now()
 		w := newWorld(t, Saved{{
 			Namespace: web.Namespace, Service: web.Name, Backend: addr("10.0.1.1:8080"),
-			Standing: eject.Standing{Phase: eject.Ejected, Times: 1, Since: now, Next: now.Add(5 * time.Second)},
+			State: eject.State{Phase: eject.Ejected, Times: 1, Since: now, Next: now.Add(5 * time.Second)},
 		}})
 		defer w.run()()
 		w.apply(service(web, 1, route.DefaultEjection()))
@@ -364,7 +364,7 @@ func TestAReplacedBackendIsIn(t *testing.T) {
 }
 
 // A table that cannot be read is reported once, and read again later.
-func TestATableThatCannotBeRead(t *testing.T) {
+func TestReadErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
 		w.table.err = errors.New("not permitted")
