@@ -121,9 +121,9 @@ func (p Port) Choose(owners []route.Owner, v View) Choice {
 	return c
 }
 
-// candidates returns the nodes that may have connections of a slot that has moved, sorted: its owner, its former owners,
-// and owners of other slots up to the limit. The latter matter because nodes that lag, or see two changes as one, have
-// seen other owners.
+// candidates returns the nodes that may have connections of a slot that has moved, sorted: its owner, its former
+// owners, and owners of other slots up to the limit. The latter matter because nodes that lag, or see two changes as
+// one, have seen other owners.
 func candidates(chain []string, owners []route.Owner) []string {
 	list := slices.Clone(chain)
 	for _, o := range owners {

@@ -102,7 +102,8 @@ type fleet struct {
 	owners map[string][]route.Owner // the owners that each node has seen last
 }
 
-// walk follows a packet of a slot from the node where it enters to the node that has its connection, or to the last node.
+// walk follows a packet of a slot from the node where it enters to the node that has its connection, or to the last
+// node.
 func (f fleet) walk(slot int, enters, has string) (at string, passes int) {
 	choose := func(at string) Choice {
 		return f.ports[at].Choose(f.owners[at], View{Self: at, Reachable: all})

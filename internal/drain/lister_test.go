@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// 100,000 connections take a few listings, in whatever order they end, and the wait ends soon after the last connection.
+// 100,000 connections take a few listings, in whatever order they end, and the wait ends soon after the last
+// connection.
 func TestManyConnections(t *testing.T) {
 	const n = 100_000
 	for name, order := range map[string]func(i int) uint32{

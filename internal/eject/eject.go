@@ -18,7 +18,7 @@ type Phase uint8
 const (
 	In      Phase = iota // the backend gets its whole share
 	Ejected              // the backend gets no new connections
-	Trial                // the backend gets a sixteenth of its share in short windows, until a connection succeeds or fails
+	Trial                // the backend gets a sixteenth of its share in short windows
 	Rising               // the share grows in steps
 )
 

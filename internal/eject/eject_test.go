@@ -118,8 +118,8 @@ func TestTheWayBack(t *testing.T) {
 	}
 }
 
-// Whatever the evidence and the backends, no more backends are out than allowed, the last one never is, and each backend
-// changes a bounded number of times a minute. A port without evidence ejects no backend.
+// Whatever the evidence and the backends, no more backends are out than allowed, the last one never is, and each
+// backend changes a bounded number of times a minute. A port without evidence ejects no backend.
 func TestModelOfDecisions(t *testing.T) {
 	for seed := range 200 {
 		m := newModel(uint64(seed))

@@ -38,9 +38,9 @@ type Series struct {
 
 // Scrape reads the counters. It returns the series of the busiest ports, sorted, and last the sum of all other ports.
 //
-// A port that becomes one of the busiest gets a series that begins at 0; its earlier connections remain in the sum of the
-// others. A port that loses its series becomes one of the others. So each connection counts in exactly one series. All
-// series begin at 0 at the first scrape.
+// A port that becomes one of the busiest gets a series that begins at 0; its earlier connections remain in the sum of
+// the others. A port that loses its series becomes one of the others. So each connection counts in exactly one series.
+// All series begin at 0 at the first scrape.
 func (m *Meter) Scrape(ctx context.Context, routes *route.Snapshot) ([]Series, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

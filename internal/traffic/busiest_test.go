@@ -52,8 +52,8 @@ func TestSeriesBegin(t *testing.T) {
 	}
 }
 
-// If there are more ports than series, the busiest ports have one. A port that becomes busy replaces the least busy one,
-// but only after that has had its series for an hour.
+// If there are more ports than series, the busiest ports have one. A port that becomes busy replaces the least busy
+// one, but only after that has had its series for an hour.
 func TestSeriesOfTheBusiest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &counts{}

@@ -71,7 +71,8 @@ func TestFlows(t *testing.T) {
 	}
 }
 
-// If the plane connects sockets to backends, connections count once, for the first Service by name that has the backend.
+// If the plane connects sockets to backends, connections count once, for the first Service by name that has the
+// backend.
 func TestFlowsOfSockets(t *testing.T) {
 	routes := services(t, []string{"web", "api"}, web1)
 	got := counted(routes, plane.Untranslated, direct(client, web1), to(client, webIP, web1), direct(client, "10.9.9.9"))

@@ -11,10 +11,10 @@ const (
 	listedClients = 1000
 )
 
-// heavy counts the clients with the most entries in bounded memory, by the algorithm of Misra and Gries. When it is full,
-// a new client decrements the count of each client, and clients with a count of 0 are deleted. So no count is too high,
-// and none is too low by more than lost. Each decrement removes size entries, so add takes constant time on average, and
-// lost is at most the number of entries divided by size.
+// heavy counts the clients with the most entries in bounded memory, by the algorithm of Misra and Gries. When it is
+// full, a new client decrements the count of each client, and clients with a count of 0 are deleted. So no count is too
+// high, and none is too low by more than lost. Each decrement removes size entries, so add takes constant time on
+// average, and lost is at most the number of entries divided by size.
 type heavy struct {
 	size int
 	all  map[netip.Addr]*clientCount

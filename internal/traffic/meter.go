@@ -26,8 +26,8 @@ type MeterOptions struct {
 	Failed func() map[plane.Target]plane.Failed
 }
 
-// Meter sums up the counters of a plane. Its sums only grow, although counters in the kernel restart when their object is
-// replaced, and disappear with their backend. Its methods are safe for concurrent use.
+// Meter sums up the counters of a plane. Its sums only grow, although counters in the kernel restart when their object
+// is replaced, and disappear with their backend. Its methods are safe for concurrent use.
 type Meter struct {
 	opt MeterOptions
 

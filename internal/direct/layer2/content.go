@@ -69,8 +69,8 @@ func (p *port) render(self string, r *reach, number func(link) uint16) *rendered
 	return out
 }
 
-// addAddrs adds the slots of the addresses of a port. If ports of an address have different nodes in a slot, the slot is
-// empty.
+// addAddrs adds the slots of the addresses of a port. If ports of an address have different nodes in a slot, the slot
+// is empty.
 func (c *content) addAddrs(p *port, r *rendered) {
 	for _, f := range p.external() {
 		all := c.addrs[f.Addr]

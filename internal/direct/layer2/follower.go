@@ -1,5 +1,5 @@
-// Package layer2 writes rules of nf_tables by which the nodes of one network pass packets of external clients on to each
-// other, unchanged. Its tables stay in the kernel when the process ends.
+// Package layer2 writes rules of nf_tables by which the nodes of one network pass packets of external clients on to
+// each other, unchanged. Its tables stay in the kernel when the process ends.
 package layer2
 
 import (

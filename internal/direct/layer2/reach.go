@@ -69,8 +69,9 @@ func addresses(self string, nodes []*cluster.Node) (keys []linkKey, addrs []neti
 	return keys, addrs
 }
 
-// newReach returns the nodes that can be reached at layer 2. If several hosts have the same hardware address, it belongs
-// to a device between them that forwards by IP address. That device would not deliver packets for a Service to a node.
+// newReach returns the nodes that can be reached at layer 2. If several hosts have the same hardware address, it
+// belongs to a device between them that forwards by IP address. That device would not deliver packets for a Service to
+// a node.
 func newReach(keys []linkKey, n rtnl.Neighbourhood) *reach {
 	r := &reach{
 		links: map[linkKey]link{}, why: map[linkKey]string{}, macs: map[[6]byte]bool{}, mac: map[linkKey][6]byte{},

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/slots"
 )
 
-// generation is one of two names of the tables. Tables are rebuilt under the other name, so that the old ones work until
-// the new ones do.
+// generation is one of two names of the tables. Tables are rebuilt under the other name, so that the old ones work
+// until the new ones do.
 type generation int
 
 const generations = 2
@@ -137,8 +137,8 @@ func (s side) slots(of keyKind, at stage) nft.Set {
 	}
 }
 
-// owners is the map from slots to the addresses of nodes on a device, for packets that enter. Numbers of nodes would cost
-// these packets a second look-up.
+// owners is the map from slots to the addresses of nodes on a device, for packets that enter. Numbers of nodes would
+// cost these packets a second look-up.
 func (s side) owners(of keyKind, on nft.Device) nft.Set {
 	return nft.Set{
 		Name: s.name(fmt.Sprintf("%sowners-%d", of.prefix(), on.Index)),
@@ -343,8 +343,8 @@ func (s side) guard(port uint16) nft.Chain {
 	}}
 }
 
-// choose returns rules that set the priority to the slot: by the address and port of the client, and for session affinity
-// by the address alone. Each rule begins with the given statements.
+// choose returns rules that set the priority to the slot: by the address and port of the client, and for session
+// affinity by the address alone. Each rule begins with the given statements.
 func (s side) choose(of keyKind, first ...nft.Statement) []nft.Rule {
 	addr, port := s.client(of)
 	draw := func(by ...nft.Field) nft.Statement { return nft.DrawByHash(slots.Seed, 1, direct.Slots, by...) }

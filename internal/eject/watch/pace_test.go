@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Looks take a hundredth of a CPU; near a decision they take more, from a credit.
+// Polls take a hundredth of a CPU. While a decision is near they may use up a credit.
 func TestPace(t *testing.T) {
 	p := newPacer()
 	for range 10 {
@@ -18,14 +18,14 @@ func TestPace(t *testing.T) {
 		total += p.pause(poll{cpu: 10 * time.Millisecond, read: read{walks: 1}, pause: period, near: period})
 	}
 	if total < 500*time.Second {
-		t.Errorf("1,000 looks of 10 ms near decisions take %s, want 500 s at least", total)
+		t.Errorf("1,000 polls of 10 ms near decisions take %s, want 500 s at least", total)
 	}
 	if got := p.pause(poll{cpu: 400 * time.Millisecond, read: read{1, 200_000}, pause: period}); got < 40*time.Second {
 		t.Errorf("a pause of %s after 200,000 entries", got)
 	}
 }
 
-// The IDs of connections that are compared are bounded; of more, a part is compared.
+// The number of IDs is bounded: of more connections, a sample is compared.
 func TestAnsweredIsBounded(t *testing.T) {
 	var a answered
 	for id := range uint32(500_000) {

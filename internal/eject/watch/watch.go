@@ -19,7 +19,7 @@ import (
 const (
 	period     = 400 * time.Millisecond  // between polls while a Service uses ejection
 	slowPeriod = 5 * time.Second         // between polls while no Service uses ejection
-	overdue    = 1200 * time.Millisecond // a SYN without an answer for this long is a failure; clients retransmit after 1 s
+	overdue    = 1200 * time.Millisecond // age at which an unanswered SYN is a failure; clients retransmit at 1 s
 	trialPause = time.Second             // between listings of the connections to a backend on trial
 	relist     = 5 * time.Second         // between listings of the connections to a backend below the limits
 
@@ -262,8 +262,8 @@ func (p *Part) Saved() Saved {
 	return all
 }
 
-// Valid returns the backends whose state is plausible at this time. The clock may have jumped, and the file may have been
-// edited.
+// Valid returns the backends whose state is plausible at this time. The clock may have jumped, and the file may have
+// been edited.
 func (s Saved) Valid(now time.Time) (valid Saved) {
 	for _, b := range s {
 		if b.Backend.IsValid() && b.State.Valid(now) {

@@ -102,9 +102,9 @@ func (t tuple) compared() (flags uint32) {
 // family; kernels before 5.18 ignore the status.
 //
 // A filter for IPv6 has ports only: kernels up to 6.18 at least invert the comparison of addresses, and would omit
-// exactly the matching entries (ctnetlink_filter_match_tuple uses ipv6_addr_cmp as a test of equality). A filter for all
-// protocols has addresses only. A filter for both families has the status only, because kernels reject tuples without a
-// family.
+// exactly the matching entries (ctnetlink_filter_match_tuple uses ipv6_addr_cmp as a test of equality). A filter for
+// all protocols has addresses only. A filter for both families has the status only, because kernels reject tuples
+// without a family.
 func encodeFilter(f Filter) []byte {
 	end := func(at netip.AddrPort) netip.AddrPort {
 		if f.Family == IPv6 {

@@ -54,8 +54,8 @@ const (
 )
 
 const (
-	// lastAck is the first TCP state in which both sides have closed the connection. In FIN_WAIT and CLOSE_WAIT one side may
-	// still send. The later states are TIME_WAIT, CLOSE and SYN_SENT2.
+	// lastAck is the first TCP state in which both sides have closed the connection. In FIN_WAIT and CLOSE_WAIT one side
+	// may still send. The later states are TIME_WAIT, CLOSE and SYN_SENT2.
 	lastAck State = 6
 
 	// SCTP states in which all data of both sides has arrived.

@@ -48,8 +48,8 @@ func (t *Table) SubscribeNew(ctx context.Context, backends []netip.Addr) (func()
 	}, nil
 }
 
-// answeredBy returns a socket filter that accepts entries whose answers come from an address that has the same last four
-// bytes as one of the backends.
+// answeredBy returns a socket filter that accepts entries whose answers come from an address that has the same last
+// four bytes as one of the backends.
 func answeredBy(backends []netip.Addr) (program []bpf.Instruction) {
 	for _, addr := range backends {
 		typ, bytes := uint32(uapi.CTA_IP_V4_SRC), addr.AsSlice()

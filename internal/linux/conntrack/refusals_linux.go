@@ -21,8 +21,9 @@ const (
 // Refusals calls fn for each TCP connection whose first answer was a reset. The kernel deletes the entry of such a
 // connection at once (nf_conntrack_proto_tcp.c). Refusals returns nil when the context ends.
 //
-// It calls subscribed once the subscription is active. It may miss connections that began earlier, and it ignores events
-// that the kernel discards because fn is too slow. There are no events if net.netfilter.nf_conntrack_events is 0.
+// It calls subscribed once the subscription is active. It may miss connections that began earlier, and it ignores
+// events that the kernel discards because fn is too slow. There are no events if net.netfilter.nf_conntrack_events is
+// 0.
 func (t *Table) Refusals(ctx context.Context, subscribed func(), fn func(Entry)) error {
 	s, err := subscribe(t.netns, groupDestroy, unanswered())
 	if err != nil {

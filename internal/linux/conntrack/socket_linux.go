@@ -65,8 +65,8 @@ func subscribe(netns int, group uint32, program []bpf.Instruction) (*socket, err
 	return s, nil
 }
 
-// query sends a request, and calls fn with each message of the answer until fn returns an error. A message is valid only
-// during the call.
+// query sends a request, and calls fn with each message of the answer until fn returns an error. A message is valid
+// only during the call.
 func (s *socket) query(request netlink.Message, fn func(syscall.NetlinkMessage) error) error {
 	s.last++
 	request.Header.Length = uint32(nlmsgHeaderLen + len(request.Data)) //nolint:gosec // a few attributes

@@ -42,9 +42,9 @@ func Open(netns int) (*Table, error) {
 // Close closes the socket.
 func (t *Table) Close() error { return t.socket.Close() }
 
-// Each calls fn for every matching entry while it reads the table. It may call fn twice for one entry, and fn may delete
-// entries. It stops at the first error of fn, or when ctx is done. It also returns an error if the kernel resized the
-// table during every attempt.
+// Each calls fn for every matching entry while it reads the table. It may call fn twice for one entry, and fn may
+// delete entries. It stops at the first error of fn, or when ctx is done. It also returns an error if the kernel
+// resized the table during every attempt.
 //
 // Kernels from 5.8 on filter the entries. Older kernels send all entries of the family, which takes longer.
 func (t *Table) Each(ctx context.Context, f Filter, fn func(Entry) error) error {

@@ -163,8 +163,8 @@ func ToPort(port uint16) Statement {
 // Accept accepts the packet.
 func Accept() Statement { return verdict("accept", expr.VerdictAccept, "") }
 
-// Forward sends the unchanged packet to the neighbour whose address the map has for the fields. If the map has none, the
-// rule does not match. It must be the last statement of a rule in a netdev table.
+// Forward sends the unchanged packet to the neighbour whose address the map has for the fields. If the map has none,
+// the rule does not match. It must be the last statement of a rule in a netdev table.
 func Forward(f Family, to Device, neighbours string, fields ...Field) Statement {
 	text, exprs, _ := join(fields)
 	return Statement{

@@ -108,8 +108,8 @@ func (t *Tunnel) ensure(h *netlink.Handle, self End) (netlink.Link, error) {
 	return want, t.configure(h, want)
 }
 
-// configure sets an address, rp_filter and a route, so that the kernel accepts packets of clients although their answers
-// leave by another interface. With reverse path filters this needs an address, and rp_filter must be 2.
+// configure sets an address, rp_filter and a route, so that the kernel accepts packets of clients although their
+// answers leave by another interface. With reverse path filters this needs an address, and rp_filter must be 2.
 func (t *Tunnel) configure(h *netlink.Handle, link netlink.Link) error {
 	if err := sysctl.New(sysctl.Options{NetNS: t.netns}).Set("net.ipv4.conf."+t.name+".rp_filter", "2"); err != nil {
 		return err
