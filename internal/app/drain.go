@@ -6,13 +6,13 @@ import (
 	"github.com/sluice-proxy/sluice/internal/drain"
 )
 
-// assembleDrains makes what waits for the end of connections to pods, if this system has a table of them.
+// assembleDrains creates the Waits of the daemon, if this system has conntrack.
 func (d *daemon) assembleDrains() error {
-	waiter, err := newWaiter(d.o.NetNS)
-	if err != nil || waiter.Table == nil {
+	o, err := newDrainOptions(d.o.NetNS)
+	if err != nil || o.Table == nil {
 		return err
 	}
-	d.drains = drain.NewWaits(waiter, func(outcome drain.Outcome, took time.Duration) {
+	d.drains = drain.NewWaits(o, func(outcome drain.Outcome, took time.Duration) {
 		d.metrics.Observe("sluice_drain_wait_duration_seconds", took.Seconds(), string(outcome))
 	})
 	return nil

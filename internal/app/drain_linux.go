@@ -11,15 +11,15 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/sysctl"
 )
 
-// newWaiter returns a Waiter that reads the connections of a network namespace.
-func newWaiter(netns int) (drain.Waiter, error) {
+// newDrainOptions returns the drain.Options that read conntrack in a network namespace.
+func newDrainOptions(netns int) (drain.Options, error) {
 	table, err := conntrack.Open(netns)
 	if err != nil {
-		return drain.Waiter{}, err
+		return drain.Options{}, err
 	}
 	settings := sysctl.New(sysctl.Options{NetNS: netns})
 	local := address.New(address.Options{NetNS: netns}).List
-	return drain.Waiter{Table: table, Local: local, Timeouts: func() (t drain.Timeouts, err error) {
+	return drain.Options{Table: table, Local: local, Timeouts: func() (t drain.Timeouts, err error) {
 		events, err := settings.Get("net.netfilter.nf_conntrack_events")
 		if err != nil {
 			return t, err

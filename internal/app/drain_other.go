@@ -4,5 +4,5 @@ package app
 
 import "github.com/sluice-proxy/sluice/internal/drain"
 
-// newWaiter returns no Table: only Linux has one.
-func newWaiter(int) (drain.Waiter, error) { return drain.Waiter{}, nil }
+// newDrainOptions returns no Table: only Linux has one.
+func newDrainOptions(int) (drain.Options, error) { return drain.Options{}, nil }

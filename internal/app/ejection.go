@@ -22,10 +22,10 @@ import (
 // maxEjections bounds the file of ejected backends, in bytes.
 const maxEjections = 16 << 20
 
-// assembleEjection makes the part that lets backends leave to which connections fail.
+// assembleEjection creates the part that ejects backends whose connections fail.
 func (d *daemon) assembleEjection() error {
 	if d.o.Config.Ejection.On() && !d.o.converter().Ejects {
-		d.o.Log.Warn("--ejection has no effect in this mode: no endpoint leaves as connections to it fail",
+		d.o.Log.Warn("--ejection has no effect in this mode: endpoints are never ejected",
 			"mode", d.o.kind().Facts.Name)
 	}
 	table, err := conntrack.Open(d.o.NetNS)
@@ -51,7 +51,7 @@ func (d *daemon) assembleEjection() error {
 		Table: table, Shares: d.store.SetShares, Direct: d.untranslated(), Before: before, CPU: process.ThreadTime,
 		Changed: d.ejected, Save: d.saveEjections,
 		Failed: func(err error) {
-			d.o.Log.Warn("Cannot read conntrack: no endpoint leaves as connections to it fail", "error", err)
+			d.o.Log.Warn("Cannot read conntrack: endpoints are not ejected", "error", err)
 		},
 	})
 	return nil
@@ -64,17 +64,17 @@ func (d *daemon) untranslated() bool {
 
 // ejected logs that a backend was ejected, and records an Event.
 func (d *daemon) ejected(c watch.Change) {
-	s := c.Standing
+	s := c.State
 	what := text.Count(s.Failures, "connection") + " of " + text.Count(s.Clients, "client") + " failed"
 	d.o.Log.Info("Ejected an endpoint", "service", c.ID.String(), "endpoint", c.Backend.String(), "reason", what,
 		"trial", s.Next.Sub(s.Since).String())
 	d.ejections.Report([]route.Problem{{
 		Object: convert.Object("Service", c.ID.Service), Field: "endpoint", Value: c.Backend.String(),
-		Reason: "gets no new connections from this node for a while, as connections to it failed",
+		Reason: "gets no new connections from this node for a while, because connections to it failed",
 	}})
 }
 
-// ejectionFile returns the path of the file of ejected backends; empty: there is no place for it.
+// ejectionFile returns the path of the file of ejected backends; empty without a control socket.
 func (d *daemon) ejectionFile() string {
 	if d.held == nil {
 		return ""
@@ -82,7 +82,7 @@ func (d *daemon) ejectionFile() string {
 	return d.held.Beside("ejected")
 }
 
-// loadEjections returns what an earlier process has saved.
+// loadEjections returns the ejections that an earlier process saved.
 func (d *daemon) loadEjections() (saved watch.Saved) {
 	path := d.ejectionFile()
 	if path == "" {
@@ -93,7 +93,7 @@ func (d *daemon) loadEjections() (saved watch.Saved) {
 		return nil
 	}
 	if err != nil {
-		d.o.Log.Warn("Cannot read which endpoints were ejected; all are in", "file", path, "error", err)
+		d.o.Log.Warn("Cannot read the file of ejected endpoints; all endpoints get connections", "file", path, "error", err)
 		return nil
 	}
 	return saved.Valid(time.Now())

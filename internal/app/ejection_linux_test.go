@@ -26,7 +26,7 @@ func TestTheFileOfEjections(t *testing.T) {
 	at := time.Unix(1_800_000_000, 0).UTC()
 	want := watch.Saved{{
 		Namespace: "default", Service: "web", Backend: netip.MustParseAddrPort("10.0.0.1:80"),
-		Standing: eject.Standing{Phase: eject.Ejected, Times: 2, Since: at, Next: at.Add(10 * time.Second), Failures: 3},
+		State: eject.State{Phase: eject.Ejected, Times: 2, Since: at, Next: at.Add(10 * time.Second), Failures: 3},
 	}}
 	if err := writeJSON(path, want); err != nil {
 		t.Fatal(err)

@@ -15,18 +15,18 @@ import (
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
-const drainLong = `Wait until a pod of this node is idle, so that it can be stopped and nobody notices.
+const drainLong = `Wait until a pod of this node is idle, so that stopping it breaks no connection.
 
-The node of a pod sees all connections to it, through Services or not. A pod is drained when its last
-connection has ended, and no new one came for 2 seconds: until all nodes have removed its endpoint,
-new ones can come. A UDP flow has ended after 10 seconds without a packet. Connections that are
-established count, however long they have been idle.
+The node of a pod tracks all connections to it, through Services or not. A pod is drained when its
+last connection has ended and no new connection began for 2 seconds, because other nodes may send
+new connections until they have removed the endpoint. A UDP flow ends after 10 seconds without a
+packet. Established connections count even if they are idle.
 
 POD is NAMESPACE/NAME, or NAME in namespace default, of a pod that a Service selects, or the address
 of any pod of this node.
 
-Exit status: 0 the pod is drained; 3 time is up, and what is left is printed; 1 it is not known, for
-example because there is no such pod on this node; 2 the arguments are invalid.`
+Exit status: 0 the pod is drained; 3 time is up (the remaining connections are printed); 1 an error,
+for example because there is no such pod on this node; 2 the arguments are invalid.`
 
 // exitTimeUp is the exit status if a pod still has connections.
 const exitTimeUp = 3
@@ -45,14 +45,14 @@ func newDrain(env Env) *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if wait <= 0 || wait > drain.Longest {
-				return trouble(fmt.Errorf("--wait %s: want a time up to %s", wait, drain.Longest))
+			if wait <= 0 || wait > drain.MaxWait {
+				return trouble(fmt.Errorf("--wait %s: want a time up to %s", wait, drain.MaxWait))
 			}
 			return drainPod(cmd.Context(), env, o.format, url.Values{"pod": args, "wait": {wait.String()}})
 		},
 	}
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return trouble(flagError(cmd, err)) })
-	cmd.Flags().DurationVar(&wait, "wait", wait, "time after which to give up, up to "+text.Duration(drain.Longest))
+	cmd.Flags().DurationVar(&wait, "wait", wait, "time after which to give up, up to "+text.Duration(drain.MaxWait))
 	o.register(cmd, cmd.Flags())
 	return cmd
 }

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A change of one port: its slots, and where packets of them go.
+// BenchmarkChange measures a change of the owners of one port.
 func BenchmarkChange(b *testing.B) {
 	weights := map[string]uint32{}
 	for i := range 20 {

@@ -1,6 +1,6 @@
-// Package direct decides which node serves a connection of a client outside that reaches a Service by an external
-// address, so that all nodes agree: it follows from the owners of the port (route.Port.Owners) and the hash of the
-// client alone. It does no I/O; package layer2 writes the decisions to the kernel.
+// Package direct decides which node serves a connection of an external client to an external address of a Service. The
+// decision depends only on the owners of the port (route.Port.Owners) and the hash of the client, so all nodes agree.
+// The package does no I/O; package layer2 writes the decisions to the kernel.
 package direct
 
 import (
@@ -13,27 +13,29 @@ import (
 	"github.com/sluice-proxy/sluice/internal/slots"
 )
 
-// Slots is the number of slots of each port. It is a constant, since another number would give most connections another
-// owner. With it the shares of a hundred nodes differ by a tenth at most.
+// Slots is the number of slots of each port. It is a constant, because with another number most connections would have
+// another owner. With this number the shares of a hundred nodes differ by a tenth at most.
 const Slots = 1021
 
-// Former is how many nodes besides the owner may have connections of a slot that has moved. More find connections
-// after more changes, but let a flood of forged packets make more load. Passes is how often a packet is passed on to
-// find them: once more, since it may come to the owner again.
 const (
-	Former = 3
-	Passes = Former + 1
+	// MaxFormer is the maximum number of former owners of a slot. With more former owners, connections are found after
+	// more changes, but a flood of forged packets causes more load.
+	MaxFormer = 3
+
+	// MaxPasses is how often nodes pass a packet on to find its connection. It is one more than MaxFormer, because the
+	// packet may visit the owner twice.
+	MaxPasses = MaxFormer + 1
 )
 
-// Port is how the slots of a port are owned. It does not change.
+// Port has the owners of the slots of a port. It does not change.
 type Port struct {
-	chains [][]string // for each slot the owner, and the former ones, the last one first; empty: it has no owner
+	chains [][]string // for each slot: its owner, then its former owners, the latest first; empty if it has no owner
 }
 
-// Next returns the state after the owners of a port have changed.
+// Next returns the Port after its owners have changed.
 func (p Port) Next(owners []route.Owner) Port {
 	next := Port{make([][]string, Slots)}
-	alone := map[string][]string{"": nil} // most slots have no former owner, and share a list
+	alone := map[string][]string{"": nil} // chains without former owners, which most slots share
 	for slot, owner := range assign(owners) {
 		if _, known := alone[owner]; !known {
 			alone[owner] = []string{owner}
@@ -49,18 +51,18 @@ func (p Port) Next(owners []route.Owner) Port {
 			next.chains[slot] = before
 		default:
 			former := slices.DeleteFunc(slices.Clone(before), func(name string) bool { return name == owner })
-			next.chains[slot] = append([]string{owner}, former[:min(len(former), Former)]...)
+			next.chains[slot] = append([]string{owner}, former[:min(len(former), MaxFormer)]...)
 		}
 	}
 	return next
 }
 
-// Recall adds former owners that are known from an earlier run of the program, the last one first.
-func (p Port) Recall(former func(slot int) []string) Port {
+// WithFormer returns the Port with the former owners that an earlier run recorded, the latest first.
+func (p Port) WithFormer(former func(slot int) []string) Port {
 	next := Port{slices.Clone(p.chains)}
 	for slot, chain := range next.chains {
 		for _, name := range former(slot) {
-			if len(chain) > 0 && len(chain) <= Former && !slices.Contains(chain, name) {
+			if len(chain) > 0 && len(chain) <= MaxFormer && !slices.Contains(chain, name) {
 				chain = append(slices.Clip(chain), name)
 			}
 		}
@@ -69,22 +71,22 @@ func (p Port) Recall(former func(slot int) []string) Port {
 	return next
 }
 
-// View is what one node knows of the others in one IP family.
+// View is the network as one node sees it, in one IP family.
 type View struct {
 	Self      string
-	Reachable func(node string) bool // it can pass packets on to the other node
+	Reachable func(node string) bool // whether Self can pass packets on to the node
 }
 
-// Choice says for each slot to which node a packet goes; "": it stays on this node. Unknown and Lost are packets within
-// a TCP connection that this node does not know.
+// Choice has the next node of a packet for each slot; "" if the packet stays on this node. Unknown and Lost are for TCP
+// segments of connections that this node does not have.
 type Choice struct {
-	Entering []string // packets that enter the cluster here
-	Unknown  []string // to the owner; on the owner, to the one before
-	Lost     []string // those that another node has passed on: to the next node that may know them; "": as Unknown
+	Entering []string // for packets that enter the cluster at this node: the owner
+	Unknown  []string // for segments of unknown connections: the owner, or on the owner, the latest former owner
+	Lost     []string // for segments that another node passed on: the next candidate; "": as Unknown
 }
 
-// Choose returns where packets go. A slot whose owner this node cannot reach goes to an owner that it can reach, so
-// that the client keeps its address and the load is even. Without one it stays here.
+// Choose returns the next node of packets. If this node cannot reach the owner of a slot, it chooses another owner that
+// it can reach, so that the client keeps its address and the load is even. If it reaches no owner, the slot stays here.
 func (p Port) Choose(owners []route.Owner, v View) Choice {
 	can := func(name string) bool { return name == v.Self || v.Reachable(name) }
 	reachable := slices.DeleteFunc(slices.Clone(owners), func(o route.Owner) bool { return !can(o.Node) })
@@ -107,7 +109,7 @@ func (p Port) Choose(owners []route.Owner, v View) Choice {
 		if len(chain) == 1 {
 			continue
 		}
-		c.Lost[slot] = after(v.Self, candidates(chain, owners), v.Reachable)
+		c.Lost[slot] = nextAfter(v.Self, candidates(chain, owners), v.Reachable)
 		switch {
 		case c.Unknown[slot] != "":
 		case chain[0] == v.Self && v.Reachable(chain[1]):
@@ -119,12 +121,13 @@ func (p Port) Choose(owners []route.Owner, v View) Choice {
 	return c
 }
 
-// candidates returns the nodes that may have connections of a slot that has moved, sorted: its owner and the former
-// ones, and owners of other slots, because nodes that lag, or see two changes as one, have seen other owners.
+// candidates returns the nodes that may have connections of a slot that has moved, sorted: its owner, its former
+// owners, and owners of other slots up to the limit. The latter matter because nodes that lag, or see two changes as
+// one, have seen other owners.
 func candidates(chain []string, owners []route.Owner) []string {
 	list := slices.Clone(chain)
 	for _, o := range owners {
-		if len(list) < 1+Former && !slices.Contains(chain, o.Node) {
+		if len(list) < 1+MaxFormer && !slices.Contains(chain, o.Node) {
 			list = append(list, o.Node)
 		}
 	}
@@ -132,9 +135,9 @@ func candidates(chain []string, owners []route.Owner) []string {
 	return list
 }
 
-// after returns the node that follows in a circle of sorted names: a packet visits all, wherever it begins, and even if
-// nodes disagree about some.
-func after(self string, circle []string, reachable func(string) bool) string {
+// nextAfter returns the reachable node that follows self in a ring of sorted names. A packet visits all nodes of the
+// ring, wherever it begins, even if nodes disagree about some names.
+func nextAfter(self string, circle []string, reachable func(string) bool) string {
 	i, _ := slices.BinarySearch(circle, self)
 	for n := range circle {
 		if name := circle[(i+n)%len(circle)]; name != self && reachable(name) {
@@ -144,7 +147,7 @@ func after(self string, circle []string, reachable func(string) bool) string {
 	return ""
 }
 
-// assign returns the owner of each slot, by Maglev: a node that comes or goes changes few slots of others.
+// assign returns the owner of each slot, by Maglev: adding or removing a node moves few slots of other nodes.
 func assign(owners []route.Owner) []string {
 	table := make([]string, Slots)
 	names, ids, weights := identify(owners)
@@ -157,7 +160,8 @@ func assign(owners []route.Owner) []string {
 	return table
 }
 
-// identify returns a number for each node, which depends on its name only, in their order.
+// identify returns an ID for each node, in their order. An ID depends only on the name. It also returns the names and
+// the weights by ID, scaled to 16 bits.
 func identify(owners []route.Owner) (map[netip.AddrPort]string, []netip.AddrPort, map[netip.AddrPort]uint16) {
 	most := uint32(0)
 	for _, o := range owners {
@@ -178,7 +182,7 @@ func identify(owners []route.Owner) (map[netip.AddrPort]string, []netip.AddrPort
 	return names, ids, weights
 }
 
-// Sum adds the owners of a port to a checksum. Nodes with the same checksum agree.
+// Sum adds the owners of a port to a checksum. Nodes with the same checksum have the same owners.
 func Sum(to *slots.Checksum, port route.PortID, owners []route.Owner) {
 	_, ids, weights := identify(owners)
 	to.Add("direct "+port.String(), ids, func(id netip.AddrPort) uint16 { return weights[id] })

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/slots"
 )
 
-// owners returns owners by name.
+// owners returns the owners with these weights, sorted by name.
 func owners(weights map[string]uint32) []route.Owner {
 	var list []route.Owner
 	for name, w := range weights {
@@ -32,7 +32,7 @@ func compare(a, b string) int {
 
 func all(string) bool { return true }
 
-// Nodes own slots by their weights, even large ones, and a node that comes moves hardly any slots of others.
+// Nodes own slots by their weights, including large weights, and a new node moves few slots of other nodes.
 func TestSlotsFollowWeights(t *testing.T) {
 	before := Port{}.Next(owners(map[string]uint32{"a": 1, "b": 2}))
 	after := before.Next(owners(map[string]uint32{"a": 100_000, "b": 200_000, "c": 300_000}))
@@ -53,7 +53,7 @@ func TestSlotsFollowWeights(t *testing.T) {
 	}
 }
 
-// A node without a way to the owner of a slot chooses another owner, and serves the slot itself if it reaches none.
+// A node that cannot reach the owner of a slot chooses another owner, and serves the slot itself if it reaches none.
 func TestUnreachableOwners(t *testing.T) {
 	list := owners(map[string]uint32{"a": 1, "b": 1, "c": 1})
 	p := Port{}.Next(list)
@@ -70,9 +70,9 @@ func TestUnreachableOwners(t *testing.T) {
 	}
 }
 
-// Former owners that an earlier run knew come after the owner, each once.
-func TestRecall(t *testing.T) {
-	p := Port{}.Next(owners(map[string]uint32{"a": 1})).Recall(func(slot int) []string {
+// Former owners of an earlier run come after the owner, each once.
+func TestWithFormer(t *testing.T) {
+	p := Port{}.Next(owners(map[string]uint32{"a": 1})).WithFormer(func(slot int) []string {
 		return [][]string{{"b", "a", "c"}, nil, {"a"}, {"b", "c", "d", "e"}}[slot%4]
 	})
 	for slot, want := range [][]string{{"a", "b", "c"}, {"a"}, {"a"}, {"a", "b", "c", "d"}} {
@@ -95,14 +95,15 @@ func TestSum(t *testing.T) {
 	}
 }
 
-// fleet is nodes that follow changes at their own pace.
+// fleet is a group of nodes that follow changes at different speeds.
 type fleet struct {
 	names  []string
 	ports  map[string]Port
-	owners map[string][]route.Owner // that each has seen last
+	owners map[string][]route.Owner // the owners that each node has seen last
 }
 
-// walk follows a packet of a slot that enters at a node and returns the node that has its connection, or the last one.
+// walk follows a packet of a slot from the node where it enters to the node that has its connection, or to the last
+// node.
 func (f fleet) walk(slot int, enters, has string) (at string, passes int) {
 	choose := func(at string) Choice {
 		return f.ports[at].Choose(f.owners[at], View{Self: at, Reachable: all})
@@ -111,7 +112,7 @@ func (f fleet) walk(slot int, enters, has string) (at string, passes int) {
 	if next := choose(at).Entering[slot]; next != "" {
 		at = next
 	}
-	for at != has && passes < Passes {
+	for at != has && passes < MaxPasses {
 		c := choose(at)
 		next := c.Unknown[slot]
 		if passes > 0 && c.Lost[slot] != "" {

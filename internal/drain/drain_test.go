@@ -47,21 +47,21 @@ func udp(i int, remaining time.Duration) conntrack.Entry {
 	return e
 }
 
-func waiter(t *table) Waiter {
-	return Waiter{
+func options(t *table) Options {
+	return Options{
 		Table:    t,
 		Timeouts: func() (Timeouts, error) { return Timeouts{30 * time.Second, 2 * time.Minute}, nil },
 		Local:    func(context.Context) ([]netip.Addr, error) { return []netip.Addr{node}, nil },
 	}
 }
 
-// ended is how a wait ended.
+// ended is the result of a wait.
 type ended struct {
 	Result
 	err error
 }
 
-// begin begins a wait and returns it.
+// begin starts a wait and returns the channel for its result.
 func begin(t *testing.T, w *Waits, limit time.Duration) <-chan ended {
 	result := make(chan ended, 1)
 	go func() {
@@ -71,10 +71,10 @@ func begin(t *testing.T, w *Waits, limit time.Duration) <-chan ended {
 	return result
 }
 
-func never(Outcome, time.Duration) {}
+func ignore(Outcome, time.Duration) {}
 
-// A pod is drained when its last connection has ended, and no new one came for the quiet time. Connections to others,
-// and those that never began, do not count.
+// A pod is drained when its last connection has ended, and no new connection began for Quiet. Connections to other
+// pods, and connections that were never answered, do not count.
 func TestDrained(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ct := &table{}
@@ -87,7 +87,7 @@ func TestDrained(t *testing.T) {
 		six.OrigSrc, six.OrigDst = netip.MustParseAddrPort("[fd00::1]:9"), netip.MustParseAddrPort("[fd01::1]:80")
 		six.ReplySrc, six.ReplyDst = six.OrigDst, six.OrigSrc
 		first, second := ct.begin(tcp(4)), ct.begin(six)
-		result := begin(t, NewWaits(waiter(ct), never), time.Minute)
+		result := begin(t, NewWaits(options(ct), ignore), time.Minute)
 		time.Sleep(5 * time.Second)
 		ct.close(first)
 		time.Sleep(5 * time.Second)
@@ -95,32 +95,32 @@ func TestDrained(t *testing.T) {
 		synctest.Wait()
 		got := <-result
 		if got.err != nil || !got.Drained || got.Live != 0 || len(got.Flows) != 0 ||
-			got.Took < 10*time.Second || got.Took > 10*time.Second+2*lookEvery {
+			got.Took < 10*time.Second || got.Took > 10*time.Second+2*pollPeriod {
 			t.Errorf("got %+v, want drained after 10 s", got)
 		}
 	})
 }
 
-// A connection that begins and ends meanwhile makes the wait longer by the quiet time, except a probe of this node.
+// A connection that begins and ends during the wait prolongs it by Quiet, except a probe of this node.
 func TestQuiet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ct := &table{}
 		ct.begin(tcp(1))
 		ct.close(1)
-		result := begin(t, NewWaits(waiter(ct), never), time.Minute)
+		result := begin(t, NewWaits(options(ct), ignore), time.Minute)
 		time.Sleep(Quiet - time.Millisecond)
 		ct.close(ct.begin(tcp(2)))
 		time.Sleep(Quiet / 2)
 		probe := tcp(3)
 		probe.OrigSrc, probe.OrigDst, probe.Status = netip.AddrPortFrom(node, 7), backend, conntrack.Answered
-		ct.close(ct.begin(probe)) // of the kubelet, which does not count
+		ct.close(ct.begin(probe))
 		if got := <-result; got.err != nil || !got.Drained || got.Took < 2*Quiet || got.Took > 2*Quiet+time.Second {
 			t.Errorf("got %+v, want drained after twice the quiet time", got)
 		}
 	})
 }
 
-// When time is up, the result has what is left. Who waits may also leave.
+// When time is up, the result has the remaining flows. A wait also ends when the client disconnects.
 func TestTimeUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ct, began := &table{}, time.Now()
@@ -129,7 +129,7 @@ func TestTimeUp(t *testing.T) {
 		ct.begin(left)
 		ct.begin(udp(1, 25*time.Second))
 		outcomes := map[Outcome]time.Duration{}
-		w := NewWaits(waiter(ct), func(o Outcome, took time.Duration) { outcomes[o] = took })
+		w := NewWaits(options(ct), func(o Outcome, took time.Duration) { outcomes[o] = took })
 		got := <-begin(t, w, 3*time.Second)
 		want := []Flow{
 			{conntrack.UDP, client(1), service, backend, began, 5 * time.Second, 0, false},
@@ -149,8 +149,8 @@ func TestTimeUp(t *testing.T) {
 	})
 }
 
-// A pod serves a TCP connection until both sides have closed it, or one has reset it, and SCTP until all data has
-// arrived. A UDP flow has ended once it is silent, by the timeout that conntrack has for it.
+// A TCP connection is live until both sides have closed it or one has reset it, an SCTP association until all data has
+// arrived. A UDP flow has ended after udpSilence without a packet.
 func TestWhichFlowsAreLive(t *testing.T) {
 	const none, dormant, live = "", "dormant", "live"
 	of := func(protocol uint8, s conntrack.State) conntrack.Entry {
@@ -208,7 +208,7 @@ func TestFlowsThatBecomeLiveLater(t *testing.T) {
 		late := tcp(2)
 		late.State = conntrack.SynSent
 		for _, id := range []uint32{ct.begin(late), ct.begin(udp(3, time.Second))} {
-			result := begin(t, NewWaits(waiter(ct), never), time.Minute)
+			result := begin(t, NewWaits(options(ct), ignore), time.Minute)
 			time.Sleep(5 * time.Second)
 			ct.change(id, func(e *conntrack.Entry) { e.State, e.Remaining = open, 30*time.Second })
 			time.Sleep(time.Second)
@@ -216,7 +216,7 @@ func TestFlowsThatBecomeLiveLater(t *testing.T) {
 			time.Sleep(5 * time.Second)
 			ct.change(id, func(e *conntrack.Entry) { e.State, e.Remaining = closing, 0 })
 			const want = 11 * time.Second
-			if got := <-result; got.err != nil || !got.Drained || got.Took < want || got.Took > want+2*lookEvery {
+			if got := <-result; got.err != nil || !got.Drained || got.Took < want || got.Took > want+2*pollPeriod {
 				t.Errorf("got %+v, want drained after 11 s", got)
 			}
 			ct.change(long, func(e *conntrack.Entry) { e.State = open })
@@ -224,11 +224,11 @@ func TestFlowsThatBecomeLiveLater(t *testing.T) {
 	})
 }
 
-// After events were lost, the wait lists the connections again.
+// The wait lists the connections again after events were lost.
 func TestLostEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ct := &table{}
-		result := begin(t, NewWaits(waiter(ct), never), time.Minute)
+		result := begin(t, NewWaits(options(ct), ignore), time.Minute)
 		time.Sleep(Quiet / 2)
 		ct.mu.Lock()
 		ct.lost = true
@@ -237,30 +237,30 @@ func TestLostEvents(t *testing.T) {
 		time.Sleep(2 * Quiet)
 		ct.close(missed)
 		got := <-result
-		if got.err != nil || !got.Drained || got.Took < 5*Quiet/2 || got.Took > 5*Quiet/2+2*lookEvery {
+		if got.err != nil || !got.Drained || got.Took < 5*Quiet/2 || got.Took > 5*Quiet/2+2*pollPeriod {
 			t.Errorf("got %+v, want drained after %s", got, 5*Quiet/2)
 		}
 	})
 }
 
-// Errors end a wait; there are at most so many; and those that run are listed.
+// Errors end a wait, at most maxWaits run at a time, and Running lists them.
 func TestWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ct := &table{}
 		ct.begin(tcp(1))
-		w, now := NewWaits(waiter(ct), never), time.Now()
+		w, now := NewWaits(options(ct), ignore), time.Now()
 		var all []<-chan ended
-		for range mostWaits {
+		for range maxWaits {
 			all = append(all, begin(t, w, time.Minute))
 		}
 		synctest.Wait()
-		if _, err := w.Wait(t.Context(), pod, time.Second); !errors.Is(err, ErrMany) {
-			t.Errorf("one more ends with %v", err)
+		if _, err := w.Wait(t.Context(), pod, time.Second); !errors.Is(err, ErrTooMany) {
+			t.Errorf("a further wait returns %v, want %v", err, ErrTooMany)
 		}
 		list := w.Running()
 		want := fmt.Sprint(Running{pod, now, now.Add(time.Minute), 1})
-		if len(list) != mostWaits || fmt.Sprint(list[0]) != want {
-			t.Errorf("%d run, %v, want %s", len(list), list[0], want)
+		if len(list) != maxWaits || fmt.Sprint(list[0]) != want {
+			t.Errorf("%d waits run, the first is %v, want %s", len(list), list[0], want)
 		}
 		ct.mu.Lock()
 		ct.err = errors.New("no table")
@@ -271,7 +271,7 @@ func TestWaits(t *testing.T) {
 			}
 		}
 		if list := w.Running(); len(list) > 0 {
-			t.Errorf("%v are left", list)
+			t.Errorf("%v still run", list)
 		}
 	})
 }

@@ -9,42 +9,42 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/conntrack"
 )
 
-// Timeouts are how long conntrack keeps UDP flows without packets: new ones, and streams
-// (net.netfilter.nf_conntrack_udp_timeout and nf_conntrack_udp_timeout_stream).
+// Timeouts are the conntrack timeouts of UDP flows (net.netfilter.nf_conntrack_udp_timeout and
+// nf_conntrack_udp_timeout_stream).
 type Timeouts struct{ New, Stream time.Duration }
 
 // Flow is a connection or a UDP flow to a pod.
 type Flow struct {
 	Protocol uint8 // IANA number
 	Client   netip.AddrPort
-	To       netip.AddrPort // that the client uses: of a Service, or of the pod
+	To       netip.AddrPort // destination of the client's packets: a Service or the pod
 	Pod      netip.AddrPort
 
-	Since time.Time     // when the wait found it, so it may be older
-	Idle  time.Duration // since its last packet; 0 for TCP and SCTP, of which it is not known
-	Bytes uint64        // in both directions
-	Known bool          // the bytes are known
+	Since     time.Time     // when the wait found the flow, which may be older
+	Idle      time.Duration // since its last packet; 0 for TCP and SCTP, because conntrack does not record it
+	Bytes     uint64        // in both directions
+	Accounted bool          // conntrack counts bytes
 }
 
 const (
-	mostFlows = 100 // live flows that are named
-	followed  = 256 // flows that a wait follows
+	maxReported = 100 // flows in a Result
+	maxFollowed = 256 // flows in a sample
 )
 
-// flows are what a listing has found of one pod, and what has begun since.
+// flows are the flows of one pod that a listing found, and the flows that began since.
 type flows struct {
-	udp  Timeouts
-	at   time.Time // of the listing
-	live sample
-	// Flows that are not live, but may be later: connections that have had their first packet only, and UDP flows
-	// without packets.
+	udp    Timeouts
+	listed time.Time // when the listing began
+	live   sample
+	// dormant are flows that may become live: connections of which only the first packet was seen, and UDP flows without
+	// recent packets.
 	dormant sample
 }
 
-// sample is a random part of some flows.
+// sample is a random sample of flows.
 type sample struct {
-	flows []flow
-	more  int // how many flows were left out
+	flows   []flow
+	omitted int // flows that are not in the sample
 }
 
 type flow struct {
@@ -52,36 +52,36 @@ type flow struct {
 	since time.Time
 }
 
-// add adds an entry, which the kernel may list twice.
+// add adds an entry. It ignores an entry that the kernel lists twice.
 func (f *flows) add(e conntrack.Entry, at time.Time) {
 	to := f.sampleOf(e)
 	if to == nil {
 		return
 	}
-	place := len(to.flows)
-	if place >= followed {
-		to.more++
-		place = rand.IntN(place + to.more) //nolint:gosec // any choice that does not follow the order is good
+	i := len(to.flows)
+	if i >= maxFollowed {
+		to.omitted++
+		i = rand.IntN(i + to.omitted) //nolint:gosec // any choice that does not depend on the order is good
 	}
 	switch {
-	case place >= followed || f.live.has(e) || f.dormant.has(e):
-	case place == len(to.flows):
+	case i >= maxFollowed || f.live.has(e) || f.dormant.has(e):
+	case i == len(to.flows):
 		to.flows = append(to.flows, flow{e, at})
 	default:
-		to.flows[place] = flow{e, at}
+		to.flows[i] = flow{e, at}
 	}
 }
 
-// keep keeps a flow that is followed, unless it has ended. It reports whether the flow is live.
-func (f *flows) keep(of flow) bool {
-	to := f.sampleOf(of.entry)
+// keep adds a flow to the sample for its state, unless it has ended. It reports whether the flow is live.
+func (f *flows) keep(fl flow) bool {
+	to := f.sampleOf(fl.entry)
 	if to != nil {
-		to.flows = append(to.flows, of)
+		to.flows = append(to.flows, fl)
 	}
 	return to == &f.live
 }
 
-// sampleOf returns what has the flows in the state of an entry; nil: it has ended, or the pod does not serve it.
+// sampleOf returns the sample for the state of an entry; nil if the flow has ended, or has another protocol.
 func (f *flows) sampleOf(e conntrack.Entry) *sample {
 	switch e.Protocol {
 	case conntrack.TCP, conntrack.SCTP:
@@ -101,7 +101,7 @@ func (f *flows) sampleOf(e conntrack.Entry) *sample {
 	return nil
 }
 
-// idle returns how long a UDP flow has had no packet.
+// idle returns the time since the last packet of a UDP flow; 0 for other protocols.
 func (f *flows) idle(e conntrack.Entry) time.Duration {
 	if e.Protocol != conntrack.UDP {
 		return 0
@@ -113,18 +113,18 @@ func (f *flows) idle(e conntrack.Entry) time.Duration {
 	return max(0, timeout-e.Remaining)
 }
 
-// partial reports whether flows that are not followed may be live, if none of the followed ones is.
-func (f *flows) partial(now time.Time) bool {
-	return f.live.more > 0 || f.dormant.more > 0 && now.Sub(f.at) >= Quiet
+// incomplete reports whether flows outside the samples may be live.
+func (f *flows) incomplete(now time.Time) bool {
+	return f.live.omitted > 0 || f.dormant.omitted > 0 && now.Sub(f.listed) >= Quiet
 }
 
-// named returns some of the live flows, sorted by client.
-func (f *flows) named() (list []Flow) {
-	for _, of := range f.live.flows[:min(len(f.live.flows), mostFlows)] {
-		e := of.entry
+// report returns up to maxReported live flows, sorted by client.
+func (f *flows) report() (list []Flow) {
+	for _, fl := range f.live.flows[:min(len(f.live.flows), maxReported)] {
+		e := fl.entry
 		list = append(list, Flow{
-			Protocol: e.Protocol, Client: e.OrigSrc, To: e.OrigDst, Pod: e.ReplySrc, Since: of.since, Idle: f.idle(e),
-			Bytes: e.Sent + e.Received, Known: e.Accounted,
+			Protocol: e.Protocol, Client: e.OrigSrc, To: e.OrigDst, Pod: e.ReplySrc, Since: fl.since, Idle: f.idle(e),
+			Bytes: e.Sent + e.Received, Accounted: e.Accounted,
 		})
 	}
 	slices.SortFunc(list, func(a, b Flow) int { return a.Client.Compare(b.Client) })
@@ -132,10 +132,10 @@ func (f *flows) named() (list []Flow) {
 }
 
 func (s *sample) has(e conntrack.Entry) bool {
-	return slices.ContainsFunc(s.flows, func(of flow) bool { return of.entry.ID == e.ID && of.entry.OrigSrc == e.OrigSrc })
+	return slices.ContainsFunc(s.flows, func(fl flow) bool { return fl.entry.ID == e.ID && fl.entry.OrigSrc == e.OrigSrc })
 }
 
 func (s *sample) swap(i, j int) { s.flows[i], s.flows[j] = s.flows[j], s.flows[i] }
 
-// number returns how many flows there are. If some were left out, as large a part of them has ended as of the others.
-func (s *sample) number() int { return len(s.flows) + s.more*len(s.flows)/followed }
+// estimate returns the number of flows. It assumes that the omitted flows end at the same rate as the sample.
+func (s *sample) estimate() int { return len(s.flows) + s.omitted*len(s.flows)/maxFollowed }

@@ -11,8 +11,7 @@ import (
 	"time"
 )
 
-// A pod is answered for itself alone, by its own address; other clients are refused, as are pods in the network of the
-// node.
+// A pod can wait for itself only, by its own address. Other clients, and pods in the network of the node, get an error.
 func TestHandler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ct := &table{}
@@ -25,7 +24,7 @@ func TestHandler(t *testing.T) {
 			}
 			return Pod{}, errors.New(`no pod "` + at.String() + `"`)
 		}
-		h := NewWaits(waiter(ct), never).Handler(of)
+		h := NewWaits(options(ct), ignore).Handler(of)
 		ct.begin(tcp(1))
 		const busy, bad = "default/web-0 still has 1 connection after ", ": want a time up to 10m0s, such as 25s\n"
 		for _, c := range []struct {
@@ -38,7 +37,7 @@ func TestHandler(t *testing.T) {
 			{"mapped", "GET", "/drain?wait=3s", "[::ffff:10.1.0.9]:5", http.StatusOK, "10.1.0.9 is drained after 2s\n", Quiet},
 			{"default", "GET", "/drain", "10.1.0.1:5", http.StatusGatewayTimeout, busy + "25s\n", defaultWait},
 			{"stranger", "GET", "/drain?wait=3s", "10.1.0.3:5", http.StatusForbidden, "no pod \"10.1.0.3\"\n", 0},
-			{"node", "GET", "/drain", node.String() + ":5", http.StatusForbidden, ErrNode.Error() + "\n", 0},
+			{"node", "GET", "/drain", node.String() + ":5", http.StatusForbidden, ErrHostNetwork.Error() + "\n", 0},
 			{"bad", "GET", "/drain?wait=x", "10.1.0.1:5", http.StatusBadRequest, `wait="x"` + bad, 0},
 			{"long", "GET", "/drain?wait=11m", "10.1.0.1:5", http.StatusBadRequest, `wait="11m"` + bad, 0},
 			{"negative", "GET", "/drain?wait=-1s", "10.1.0.1:5", http.StatusBadRequest, `wait="-1s"` + bad, 0},
@@ -49,7 +48,7 @@ func TestHandler(t *testing.T) {
 			r.RemoteAddr = c.from
 			h.ServeHTTP(out, r)
 			took := time.Since(began)
-			if out.Code != c.status || out.Body.String() != c.body || took < c.took || took > c.took+lookEvery {
+			if out.Code != c.status || out.Body.String() != c.body || took < c.took || took > c.took+pollPeriod {
 				t.Errorf("%s: %d %q after %s, want %d %q after %s", c.name, out.Code, out.Body, took, c.status, c.body, c.took)
 			}
 		}

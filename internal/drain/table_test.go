@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/conntrack"
 )
 
-// table is a conntrack table with quick access to each entry.
+// table is a conntrack table in memory.
 type table struct {
 	mu      sync.Mutex
 	entries map[uint32]conntrack.Entry
@@ -19,10 +19,10 @@ type table struct {
 	listed  int
 	err     error
 
-	takes time.Duration // a listing
+	takes time.Duration // of a listing
 
 	begun []conntrack.Entry // all events
-	lost  bool              // the next ones are
+	lost  bool              // the next events are lost
 }
 
 // begin adds an entry and returns its ID.
@@ -81,7 +81,7 @@ func (t *table) Get(_ context.Context, e conntrack.Entry) (conntrack.Entry, bool
 	return now, exists, t.err
 }
 
-func (t *table) Begun(_ context.Context, backends []netip.Addr) (func() ([]conntrack.Entry, error), error) {
+func (t *table) SubscribeNew(_ context.Context, backends []netip.Addr) (func() ([]conntrack.Entry, error), error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	read := len(t.begun)

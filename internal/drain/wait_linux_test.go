@@ -19,8 +19,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(kerneltest.Main(m)) }
 
-// BenchmarkWait measures what a wait of a minute costs beside 100,000 entries, and how late it ends after the last
-// connection, which closes alone.
+// BenchmarkWait measures the cost of a wait of a minute with 100,000 entries in the table, and the delay between the
+// end of the last connection and the end of the wait.
 func BenchmarkWait(b *testing.B) {
 	const count, followed, open, closed = 100_000, time.Minute, 3, 7
 	from, pod := netip.MustParseAddrPort("10.0.0.1:7"), netip.MustParseAddr("10.1.0.1")
@@ -60,7 +60,7 @@ func BenchmarkWait(b *testing.B) {
 				add(c.state, netip.AddrPortFrom(addr, 1+uint16(i>>16)), service, c.to)
 			}
 			timeouts := drain.Timeouts{New: time.Minute, Stream: time.Minute}
-			waits := drain.NewWaits(drain.Waiter{
+			waits := drain.NewWaits(drain.Options{
 				Table: ct.Table, Timeouts: func() (drain.Timeouts, error) { return timeouts, nil },
 				Local: func(context.Context) ([]netip.Addr, error) { return nil, nil },
 			}, func(drain.Outcome, time.Duration) {})
@@ -70,7 +70,7 @@ func BenchmarkWait(b *testing.B) {
 				cpu, memory := usage(b)
 				done := make(chan time.Time, 1)
 				go func() {
-					r, err := waits.Wait(b.Context(), drain.Pod{Addrs: []netip.Addr{pod}}, drain.Longest)
+					r, err := waits.Wait(b.Context(), drain.Pod{Addrs: []netip.Addr{pod}}, drain.MaxWait)
 					if err != nil || !r.Drained {
 						b.Errorf("%+v, %v", r, err)
 					}
@@ -91,7 +91,7 @@ func BenchmarkWait(b *testing.B) {
 	}
 }
 
-// usage returns the CPU time of this process, and how many KB of memory it uses.
+// usage returns the CPU time of this process, and its memory in KB.
 func usage(b *testing.B) (cpu time.Duration, memory int) {
 	b.Helper()
 	var r syscall.Rusage

@@ -14,26 +14,26 @@ import (
 )
 
 const (
-	// Longest is the longest wait.
-	Longest = 10 * time.Minute
+	// MaxWait is the longest time that a wait may take.
+	MaxWait = 10 * time.Minute
 
-	// mostWaits bounds the memory and the time that clients of the endpoint can take.
-	mostWaits = 64
+	// maxWaits bounds the memory and the CPU time that clients of the endpoint can use.
+	maxWaits = 64
 )
 
 // Errors of waits.
 var (
-	ErrMany = errors.New("too many waits for pods of this node; try again")
-	ErrNode = errors.New("the pod has the address of its node, so its connections are not known from others of the node")
+	ErrTooMany     = errors.New("too many waits for pods of this node; try again")
+	ErrHostNetwork = errors.New("the pod uses the network of its node, so its connections cannot be told from others")
 )
 
-// Pod is a pod of this node. It has no Name if only an address is known.
+// Pod is a pod of this node. Its Name is empty if only its address is known.
 type Pod struct {
 	Name  cluster.Name
 	Addrs []netip.Addr
 }
 
-// String returns the name, or the address of a pod without one.
+// String returns the name, or the first address of a pod without a name.
 func (p Pod) String() string {
 	if p.Name == (cluster.Name{}) && len(p.Addrs) > 0 {
 		return p.Addrs[0].String()
@@ -45,24 +45,24 @@ func (p Pod) String() string {
 type Running struct {
 	Pod   Pod
 	Since time.Time
-	Until time.Time // when it ends at the latest
-	Live  int       // flows, as far as it is known
+	Until time.Time // its deadline
+	Live  int       // live flows at the last poll
 }
 
-// Outcome is how a wait ended, as metrics spell it.
+// Outcome is the outcome of a wait, and the value of the label in metrics.
 type Outcome string
 
 // The outcomes.
 const (
 	Drained Outcome = "drained"
-	TimeUp  Outcome = "time_up" // or the client has gone
+	TimeUp  Outcome = "time_up" // or the client has disconnected
 	Failed  Outcome = "failed"
 )
 
 // Waits are the waits of a daemon. It is safe for concurrent use.
 type Waits struct {
-	waiter Waiter
-	lists  lists
+	opt    Options
+	lister lister
 	ended  func(Outcome, time.Duration)
 
 	mu      sync.Mutex
@@ -75,19 +75,20 @@ type running struct {
 	live         atomic.Int64
 }
 
-// NewWaits returns Waits without any. It calls ended with the outcome and the duration of each.
-func NewWaits(w Waiter, ended func(Outcome, time.Duration)) *Waits {
-	return &Waits{waiter: w, lists: newLists(w.Table), ended: ended, running: map[*running]struct{}{}}
+// NewWaits returns Waits. It calls ended with the outcome and the duration of each wait.
+func NewWaits(o Options, ended func(Outcome, time.Duration)) *Waits {
+	return &Waits{opt: o, lister: newLister(o.Table), ended: ended, running: map[*running]struct{}{}}
 }
 
-// Wait waits for a pod until it is drained, for a time up to Longest, or until the context ends.
+// Wait blocks until the pod is drained, the limit (at most MaxWait) has passed, or the context ends. It returns
+// ErrTooMany if too many waits run.
 func (w *Waits) Wait(ctx context.Context, pod Pod, limit time.Duration) (Result, error) {
 	now := time.Now()
-	r := &running{pod: pod, since: now, until: now.Add(min(limit, Longest))}
+	r := &running{pod: pod, since: now, until: now.Add(min(limit, MaxWait))}
 	w.mu.Lock()
-	if len(w.running) >= mostWaits {
+	if len(w.running) >= maxWaits {
 		w.mu.Unlock()
-		return Result{}, ErrMany
+		return Result{}, ErrTooMany
 	}
 	w.running[r] = struct{}{}
 	w.mu.Unlock()
@@ -110,7 +111,7 @@ func (w *Waits) Wait(ctx context.Context, pod Pod, limit time.Duration) (Result,
 	return result, err
 }
 
-// Running lists the waits, sorted by pod and time.
+// Running lists the running waits, sorted by pod and start.
 func (w *Waits) Running() []Running {
 	w.mu.Lock()
 	defer w.mu.Unlock()

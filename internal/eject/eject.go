@@ -1,5 +1,5 @@
-// Package eject decides which backends of a Service port get no new connections for a while, as connections to them
-// failed. It is pure: the caller counts failures and says what time it is.
+// Package eject decides which backends of a Service port get no new connections for a while, because connections to
+// them failed. It is pure: the caller counts failures and passes the time.
 package eject
 
 import (
@@ -11,15 +11,15 @@ import (
 	"github.com/sluice-proxy/sluice/internal/cluster"
 )
 
-// Phase is what happens to a backend.
+// Phase is the phase of an ejection.
 type Phase uint8
 
-// The phases, in order. A backend about which nothing is known is In.
+// The phases, in order. A backend without a State is In.
 const (
-	In      Phase = iota // it has its whole share
-	Ejected              // it gets no new connections
-	Trial                // it gets a sixteenth of its share for a moment, and for longer ones until a connection tells
-	Rising               // its share grows
+	In      Phase = iota // the backend gets its whole share
+	Ejected              // the backend gets no new connections
+	Trial                // the backend gets a sixteenth of its share in short windows
+	Rising               // the share grows in steps
 )
 
 const (
@@ -28,33 +28,34 @@ const (
 
 	trialPart = 1 // of cluster.Whole
 
-	// A trial has windows in which the backend gets its part, each twice as long as the one before. After each it gets
-	// nothing until it is known whether connections wait for an answer: then these decide.
+	// A trial consists of windows in which the backend gets trialPart. Each window is twice as long as the previous one.
+	// After a window the backend gets nothing until it is known whether connections wait for an answer. If some wait,
+	// their outcome decides; otherwise the next window begins.
 	firstWindow = 100 * time.Millisecond
-	lastWindow  = 14              // as a step: 12.8 s
-	riseStep    = 4 * time.Second // between two parts of risingParts
+	lastWindow  = 14              // the step of the longest window, 12.8 s
+	riseStep    = 4 * time.Second // duration of each step of Rising
 
-	// memory is how long a backend must be In so that its next ejection counts as the first.
-	memory = time.Minute
+	// resetAfter is how long a backend must be In before its next ejection counts as the first.
+	resetAfter = time.Minute
 )
 
-// risingParts returns the parts of its share that a backend gets after a trial, one after the other.
+// risingParts returns the share of a backend in each step of Rising.
 func risingParts() []uint8 { return []uint8{cluster.Whole / 4, cluster.Whole / 2} }
 
-// Standing is what is known of a backend that was ejected. It does not say anything of how it was measured.
-type Standing struct {
+// State is the state of a backend that was ejected. It does not depend on how failures are detected.
+type State struct {
 	Phase Phase     `json:"phase"`
-	Step  int       `json:"step,omitempty"` // of Rising; of Trial: in a window if it is even, and otherwise after it
+	Step  int       `json:"step,omitempty"` // of Rising or Trial; steps of Trial: even in a window, odd after it
 	Times int       `json:"times"`          // ejections in a row
 	Since time.Time `json:"since"`          // of Phase and Step
 	Next  time.Time `json:"next,omitzero"`  // when Phase or Step changes without evidence; zero: never
 
-	Failures int `json:"failures"` // that ejected it
-	Clients  int `json:"clients"`  // that made them
+	Failures int `json:"failures"` // failed connections that caused the ejection
+	Clients  int `json:"clients"`  // clients of these connections
 }
 
-// Share returns the part of its connections that the backend gets.
-func (s Standing) Share() cluster.Share {
+// Share returns the share of new connections that the backend gets.
+func (s State) Share() cluster.Share {
 	share := cluster.Share{Part: cluster.Whole, Since: s.Since, Next: s.Next, Failures: s.Failures, Clients: s.Clients}
 	switch s.Phase {
 	case In:
@@ -72,54 +73,54 @@ func (s Standing) Share() cluster.Share {
 }
 
 // Open reports whether the backend is in a window of its trial.
-func (s Standing) Open() bool { return s.Phase == Trial && s.Step%2 == 0 }
+func (s State) Open() bool { return s.Phase == Trial && s.Step%2 == 0 }
 
-// out reports whether the backend counts for the limit of backends that are ejected.
-func (s Standing) out() bool { return s.Phase == Ejected || s.Phase == Trial }
+// out reports whether the backend counts towards MaxOut.
+func (s State) out() bool { return s.Phase == Ejected || s.Phase == Trial }
 
-// Evidence is what happened to connections to a backend.
+// Evidence is the outcome of connections to a backend.
 type Evidence struct {
-	Failures, Clients, Row int // since the last success: all, of how many clients, and the most of one client
+	// Since the last success: failed connections, the number of their clients, and the most failures of one client.
+	Failures, Clients, Row int
 
-	// Succeeded means that a connection succeeded since the last decision, and Known that one would have been noticed.
-	Succeeded, Known bool
-
-	Idle bool // no connection that began on trial waits for an answer
+	Succeeded bool // a connection succeeded since the last decision
+	Observed  bool // Succeeded is reliable: a success would have been observed
+	Idle      bool // no connection that began during the trial waits for an answer
 }
 
-// Reaches reports whether the failures are enough to eject the backend if it is known that no connection succeeded.
+// Reaches reports whether the failures are enough to eject the backend, provided that no connection succeeded.
 func (e Evidence) Reaches(limits cluster.Ejection) bool {
 	return limits.On() && (e.Clients >= int(limits.Clients) || e.Row >= int(limits.Row))
 }
 
 // Port is a port of a Service with its backends.
 type Port struct {
-	Limits    cluster.Ejection
-	Backends  []netip.AddrPort // those that can be ejected: the usable ones, ejected ones included. Sorted.
-	Standings map[netip.AddrPort]Standing
+	Limits   cluster.Ejection
+	Backends []netip.AddrPort // usable backends, including ejected ones, sorted
+	States   map[netip.AddrPort]State
 }
 
-// Most returns how many of n backends may be out at a time: 30 %, but one of two or three, and never the last.
-func Most(n int) int {
+// MaxOut returns how many of n backends may be out at a time: 30 %, but one of two or three, and never the last one.
+func MaxOut(n int) int {
 	if n < 2 {
 		return 0
 	}
 	return max(1, n*3/10)
 }
 
-// Decide returns the standings at a time. It returns none for backends that are In and were not ejected lately.
-func (p Port) Decide(evidence map[netip.AddrPort]Evidence, now time.Time) map[netip.AddrPort]Standing {
-	next := map[netip.AddrPort]Standing{}
+// Decide returns the new states. Backends that are In and were not ejected within resetAfter have none.
+func (p Port) Decide(evidence map[netip.AddrPort]Evidence, now time.Time) map[netip.AddrPort]State {
+	next := map[netip.AddrPort]State{}
 	if !p.Limits.On() {
 		return next
 	}
 	var suspects []netip.AddrPort
 	out := 0
 	for _, b := range p.Backends {
-		s, had := p.Standings[b]
+		s, had := p.States[b]
 		e := evidence[b]
 		if had {
-			s, had = s.proceed(e, now)
+			s, had = s.advance(e, now)
 		}
 		if had {
 			next[b] = s
@@ -127,33 +128,34 @@ func (p Port) Decide(evidence map[netip.AddrPort]Evidence, now time.Time) map[ne
 		switch {
 		case s.out():
 			out++
-		case e.Known && !e.Succeeded && e.Reaches(p.Limits):
+		case e.Observed && !e.Succeeded && e.Reaches(p.Limits):
 			suspects = append(suspects, b)
 		}
 	}
-	p.readmit(next, out-Most(len(p.Backends)))
+	p.readmit(next, out-MaxOut(len(p.Backends)))
 	slices.SortStableFunc(suspects, func(a, b netip.AddrPort) int {
 		return cmp.Compare(evidence[b].Failures, evidence[a].Failures)
 	})
-	for _, b := range suspects[:min(len(suspects), max(0, Most(len(p.Backends))-out))] {
+	for _, b := range suspects[:min(len(suspects), max(0, MaxOut(len(p.Backends))-out))] {
 		next[b] = eject(next[b].Times, evidence[b], now)
 	}
 	return next
 }
 
-// Full reports whether no more backends can be ejected.
+// Full reports whether no further backend may be ejected.
 func (p Port) Full() bool {
 	out := 0
-	for _, s := range p.Standings {
+	for _, s := range p.States {
 		if s.out() {
 			out++
 		}
 	}
-	return out >= Most(len(p.Backends))
+	return out >= MaxOut(len(p.Backends))
 }
 
-// readmit lets backends in if there are more out than are allowed, as others left: those with the fewest ejections.
-func (p Port) readmit(next map[netip.AddrPort]Standing, excess int) {
+// readmit lets excess backends in, those with the fewest ejections first. It is needed after other backends were
+// deleted.
+func (p Port) readmit(next map[netip.AddrPort]State, excess int) {
 	if excess <= 0 {
 		return
 	}
@@ -169,9 +171,9 @@ func (p Port) readmit(next map[netip.AddrPort]Standing, excess int) {
 	}
 }
 
-// proceed returns the standing of a backend, except that it is ejected again while it is In or Rising. It returns
-// false if nothing needs to be known of it any more.
-func (s Standing) proceed(e Evidence, now time.Time) (Standing, bool) {
+// advance returns the state after the evidence, or false if the state has expired. It does not eject backends that are
+// In or Rising: Decide does.
+func (s State) advance(e Evidence, now time.Time) (State, bool) {
 	due := !s.Next.IsZero() && !now.Before(s.Next)
 	switch s.Phase {
 	case In:
@@ -202,12 +204,12 @@ func (s Standing) proceed(e Evidence, now time.Time) (Standing, bool) {
 	return s, true
 }
 
-// enter returns the standing in another phase or step.
-func (s Standing) enter(to Phase, step int, now time.Time) Standing {
+// enter returns the state in another phase or step.
+func (s State) enter(to Phase, step int, now time.Time) State {
 	s.Phase, s.Step, s.Since = to, step, now
 	switch {
 	case to == In:
-		s.Next = now.Add(memory)
+		s.Next = now.Add(resetAfter)
 	case to == Rising:
 		s.Next = now.Add(riseStep)
 	case s.Open():
@@ -218,9 +220,9 @@ func (s Standing) enter(to Phase, step int, now time.Time) Standing {
 	return s
 }
 
-// eject returns the standing of a backend that was ejected some times before.
-func eject(times int, e Evidence, now time.Time) Standing {
-	return Standing{
+// eject returns the state of a backend that is ejected now, after a number of earlier ejections.
+func eject(times int, e Evidence, now time.Time) State {
+	return State{
 		Phase: Ejected, Times: times + 1, Since: now, Next: now.Add(Pause(times + 1)),
 		Failures: e.Failures, Clients: e.Clients,
 	}
@@ -235,12 +237,12 @@ func Pause(n int) time.Duration {
 	return min(pause, lastPause)
 }
 
-// Valid reports whether a standing that was saved can be one of this time. A clock may have jumped in between.
-func (s Standing) Valid(now time.Time) bool {
+// Valid reports whether a saved state is plausible at this time. The clock may have jumped since it was saved.
+func (s State) Valid(now time.Time) bool {
 	steps := len(risingParts())
 	if s.Phase == Trial {
 		steps = lastWindow + 2
 	}
 	return s.Phase <= Rising && s.Step >= 0 && s.Step < steps && s.Times >= 0 &&
-		(s.Phase == Trial && !s.Open()) == s.Next.IsZero() && s.Next.Sub(now) <= memory && now.Sub(s.Since) < 24*time.Hour
+		(s.Phase == Trial && !s.Open()) == s.Next.IsZero() && s.Next.Sub(now) <= resetAfter && now.Sub(s.Since) < 24*time.Hour
 }

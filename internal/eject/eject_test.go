@@ -27,13 +27,13 @@ func newPort(n int) Port {
 	return Port{Limits: cluster.Ejection{Clients: 2, Row: 5}, Backends: backends(n)}
 }
 
-// failed is the evidence of failures of so many clients.
+// failed returns the evidence of one failure for each of the clients.
 func failed(clients int) Evidence {
-	return Evidence{Failures: clients, Clients: clients, Row: 1, Known: true}
+	return Evidence{Failures: clients, Clients: clients, Row: 1, Observed: true}
 }
 
-// A backend leaves when connections of two clients failed, or five of one, if it is known that none succeeded.
-func TestWhatEjects(t *testing.T) {
+// A backend is ejected when connections of two clients failed, or five of one client, and no connection succeeded.
+func TestDecide(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		e     Evidence
@@ -41,15 +41,15 @@ func TestWhatEjects(t *testing.T) {
 	}{
 		{"two clients", failed(2), true},
 		{"one client", failed(1), false},
-		{"four of one client", Evidence{Failures: 4, Clients: 1, Row: 4, Known: true}, false},
-		{"five of one client", Evidence{Failures: 5, Clients: 1, Row: 5, Known: true}, true},
-		{"a success unknown", Evidence{Failures: 9, Clients: 9, Row: 1}, false},
-		{"a success since", Evidence{Failures: 9, Clients: 9, Row: 1, Known: true, Succeeded: true}, false},
+		{"four of one client", Evidence{Failures: 4, Clients: 1, Row: 4, Observed: true}, false},
+		{"five of one client", Evidence{Failures: 5, Clients: 1, Row: 5, Observed: true}, true},
+		{"successes not observed", Evidence{Failures: 9, Clients: 9, Row: 1}, false},
+		{"a success since", Evidence{Failures: 9, Clients: 9, Row: 1, Observed: true, Succeeded: true}, false},
 	} {
 		p := newPort(3)
-		want := map[netip.AddrPort]Standing{}
+		want := map[netip.AddrPort]State{}
 		if c.leave {
-			want[p.Backends[1]] = Standing{
+			want[p.Backends[1]] = State{
 				Phase: Ejected, Times: 1, Since: start, Next: start.Add(5 * time.Second),
 				Failures: c.e.Failures, Clients: c.e.Clients,
 			}
@@ -72,12 +72,12 @@ func TestTheWayBack(t *testing.T) {
 	now := start
 	step := func(after time.Duration, e Evidence) string {
 		now = now.Add(after)
-		p.Standings = p.Decide(map[netip.AddrPort]Evidence{b: e}, now)
-		s, has := p.Standings[b]
+		p.States = p.Decide(map[netip.AddrPort]Evidence{b: e}, now)
+		s, has := p.States[b]
 		return fmt.Sprintf("%t %d %s", has, s.Share().Part, s.Next.Sub(now))
 	}
-	none, idle := Evidence{Known: true}, Evidence{Known: true, Idle: true}
-	success := Evidence{Known: true, Succeeded: true}
+	none, idle := Evidence{Observed: true}, Evidence{Observed: true, Idle: true}
+	success := Evidence{Observed: true, Succeeded: true}
 	const never = time.Second
 	for i, c := range []struct {
 		after time.Duration
@@ -118,18 +118,18 @@ func TestTheWayBack(t *testing.T) {
 	}
 }
 
-// However the evidence and the backends change, no more are out than allowed, never the last, and each backend changes
-// a bounded number of times a minute. A port without evidence ejects none.
+// Whatever the evidence and the backends, no more backends are out than allowed, the last one never is, and each
+// backend changes a bounded number of times a minute. A port without evidence ejects no backend.
 func TestModelOfDecisions(t *testing.T) {
 	for seed := range 200 {
 		m := newModel(uint64(seed))
 		changes := map[netip.AddrPort]int{}
 		const minutes = 5
 		for range minutes * 60 * 5 / 2 {
-			before := maps.Clone(m.port.Standings)
+			before := maps.Clone(m.port.States)
 			m.step()
 			for _, b := range m.all {
-				if m.port.Standings[b] != before[b] {
+				if m.port.States[b] != before[b] {
 					changes[b]++
 				}
 			}
@@ -145,9 +145,9 @@ func TestModelOfDecisions(t *testing.T) {
 	}
 }
 
-// In an hour, each connection to healthy backends loses its first SYN with a probability of 4 % (2 % in each direction)
-// and each one sent again as well. None is ejected, whether there are many clients or few; a dead backend among them
-// is, within seconds, and stays out except for trials.
+// With a packet loss of 2 % in each direction, each SYN or its answer is lost with a probability of 4 %. Within an hour
+// no healthy backend is ejected, with many connections or few. A dead backend is ejected within seconds, and stays out
+// except for trials.
 func TestModelOfPacketLoss(t *testing.T) {
 	for _, perSecond := range []float64{0.2, 1, 5, 50} {
 		for seed := range uint64(5) {
@@ -163,35 +163,35 @@ func TestModelOfPacketLoss(t *testing.T) {
 	if at := l.first.Sub(start); l.ejections == 0 || at > 4*time.Second {
 		t.Errorf("the dead backend leaves %d times, first after %s", l.ejections, at)
 	}
-	for b := range l.port.Standings {
+	for b := range l.port.States {
 		if b != l.port.Backends[2] {
-			t.Errorf("%s is %v, although it answers", b, l.port.Standings[b])
+			t.Errorf("%s is %v, although it answers", b, l.port.States[b])
 		}
 	}
 }
 
-// A Record is bounded, whatever the clients.
+// The memory of a Record is bounded, whatever the number of clients.
 func TestARecordIsBounded(t *testing.T) {
 	var r Record
 	for i := range 100_000 {
 		r.Fail(client(i%60_000), start)
 	}
-	if got, want := r.Take(true), (Evidence{Failures: 100_000, Clients: 16, Row: 2, Known: true}); got != want {
+	if got, want := r.Take(true), (Evidence{Failures: 100_000, Clients: 16, Row: 2, Observed: true}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
-	if len(r.byClient) > mostClients {
-		t.Errorf("it remembers %d clients", len(r.byClient))
+	if len(r.byClient) > maxClients {
+		t.Errorf("the Record has %d clients, want %d at most", len(r.byClient), maxClients)
 	}
 	r.Succeed()
-	if got, want := r.Take(true), (Evidence{Succeeded: true, Known: true}); got != want || !r.Expired(start) {
+	if got, want := r.Take(true), (Evidence{Succeeded: true, Observed: true}); got != want || !r.Expired(start) {
 		t.Errorf("after a success: %+v, want %+v", got, want)
 	}
 }
 
-// What was saved is used unless a clock jumped or a file was edited.
-func TestWhatIsValid(t *testing.T) {
+// A saved state is valid unless the clock jumped or the file was edited.
+func TestValid(t *testing.T) {
 	ejected := eject(0, failed(2), start)
-	for name, s := range map[string]Standing{
+	for name, s := range map[string]State{
 		"far in the future":    eject(0, failed(2), start.Add(24*time.Hour)),
 		"of last week":         eject(0, failed(2), start.Add(-7*24*time.Hour)),
 		"an unknown phase":     {Phase: 9, Since: start, Next: start},
@@ -205,7 +205,7 @@ func TestWhatIsValid(t *testing.T) {
 			t.Errorf("%s: valid", name)
 		}
 	}
-	for _, s := range []Standing{ejected, ejected.enter(Trial, 15, start), ejected.enter(Rising, 1, start)} {
+	for _, s := range []State{ejected, ejected.enter(Trial, 15, start), ejected.enter(Rising, 1, start)} {
 		if !s.Valid(start.Add(time.Hour)) {
 			t.Errorf("%+v: not valid", s)
 		}

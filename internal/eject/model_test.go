@@ -39,17 +39,17 @@ func (m *model) step() {
 			evidence[b] = failed(m.rand.IntN(4))
 			m.seen[b] = true
 		case 1:
-			evidence[b] = Evidence{Known: true, Succeeded: true}
+			evidence[b] = Evidence{Observed: true, Succeeded: true}
 		case 2:
-			evidence[b] = Evidence{Known: true, Idle: true}
+			evidence[b] = Evidence{Observed: true, Idle: true}
 		}
 	}
-	m.port.Standings = m.port.Decide(evidence, m.now)
+	m.port.States = m.port.Decide(evidence, m.now)
 }
 
 func (m *model) check() error {
 	out := 0
-	for b, s := range m.port.Standings {
+	for b, s := range m.port.States {
 		if s.out() {
 			out++
 		}
@@ -100,7 +100,7 @@ const loss = 0.0396 // of a SYN or its answer, with 2 % each
 func (l *lossy) connect(now time.Time) {
 	i := l.rand.IntN(len(l.port.Backends))
 	b := l.port.Backends[i]
-	if s, has := l.port.Standings[b]; has && l.rand.IntN(16) >= int(s.Share().Part) {
+	if s, has := l.port.States[b]; has && l.rand.IntN(16) >= int(s.Share().Part) {
 		return
 	}
 	a := attempt{backend: b, client: client(l.rand.IntN(4)), began: now}
@@ -113,7 +113,7 @@ func (l *lossy) connect(now time.Time) {
 	l.open = append(l.open, a)
 }
 
-// look judges connections as package watch does.
+// look evaluates connections as package watch does.
 func (l *lossy) look(now time.Time) {
 	var left []attempt
 	for _, a := range l.open {
@@ -124,7 +124,7 @@ func (l *lossy) look(now time.Time) {
 		left = append(left, a)
 	}
 	l.open = left
-	known := maps.Clone(l.records) // what succeeds is compared with the look before
+	known := maps.Clone(l.records) // successes count only for backends that the previous look had listed
 	for i := range l.open {
 		a := &l.open[i]
 		if !a.counted && now.Sub(a.began) >= 1200*time.Millisecond {
@@ -144,9 +144,9 @@ func (l *lossy) look(now time.Time) {
 		e.Idle = !slices.ContainsFunc(l.open, func(a attempt) bool { return a.backend == b })
 		evidence[b] = e
 	}
-	before := maps.Clone(l.port.Standings)
-	l.port.Standings = l.port.Decide(evidence, now)
-	for b, s := range l.port.Standings {
+	before := maps.Clone(l.port.States)
+	l.port.States = l.port.Decide(evidence, now)
+	for b, s := range l.port.States {
 		if s != before[b] {
 			delete(l.records, b)
 		}
@@ -157,9 +157,9 @@ func (l *lossy) look(now time.Time) {
 		}
 	}
 	maps.DeleteFunc(l.records, func(b netip.AddrPort, r *Record) bool {
-		return r.Expired(now) && l.port.Standings[b].Phase != Trial
+		return r.Expired(now) && l.port.States[b].Phase != Trial
 	})
-	for b, s := range l.port.Standings {
+	for b, s := range l.port.States {
 		if s.Phase == Trial {
 			l.record(b)
 		}

@@ -8,20 +8,20 @@ import (
 )
 
 const (
-	// mostClients bounds the clients that a Record remembers. Thresholds are not larger.
-	mostClients = 16
+	// maxClients is the number of clients that a Record counts. Thresholds are not larger.
+	maxClients = 16
 
-	// expiry is how long after the last failure a Record counts.
+	// expiry is the time after the last failure at which a Record expires.
 	expiry = time.Minute
 )
 
-// Record collects the failures of connections to one backend of one Service port since the last success. Its memory is
-// bounded, whatever clients do. The zero value has none.
+// Record counts failed connections to one backend of one Service port since the last success. Its memory is bounded.
+// The zero value is an empty Record.
 type Record struct {
 	failures  int
 	row       int
 	byClient  map[netip.Addr]int
-	last      time.Time // failure
+	last      time.Time // when the last failure was added
 	succeeded bool
 }
 
@@ -29,7 +29,7 @@ type Record struct {
 func (r *Record) Fail(client netip.Addr, now time.Time) {
 	r.failures, r.last = r.failures+1, now
 	n, known := r.byClient[client]
-	if !known && len(r.byClient) >= mostClients {
+	if !known && len(r.byClient) >= maxClients {
 		return
 	}
 	if r.byClient == nil {
@@ -39,28 +39,26 @@ func (r *Record) Fail(client netip.Addr, now time.Time) {
 	r.row = max(r.row, n+1)
 }
 
-// Succeed forgets the failures, as a connection succeeded after them.
+// Succeed adds a success, which resets the failures.
 func (r *Record) Succeed() { *r = Record{succeeded: true} }
 
-// Forget forgets everything, after a decision that changed the standing of the backend.
-func (r *Record) Forget() { *r = Record{} }
+// Reset empties the Record, after a decision that changed the state of the backend.
+func (r *Record) Reset() { *r = Record{} }
 
-// Failures returns how many failures count.
-func (r *Record) Failures() int { return r.failures }
-
-// Take returns the evidence for a decision, and forgets a success. known is whether a success would have been noticed.
-func (r *Record) Take(known bool) Evidence {
+// Take returns the evidence for a decision, and resets the success. observed is Evidence.Observed.
+func (r *Record) Take(observed bool) Evidence {
 	e := Evidence{
-		Failures: r.failures, Clients: len(r.byClient), Row: r.row, Succeeded: r.succeeded && r.failures == 0, Known: known,
+		Failures: r.failures, Clients: len(r.byClient), Row: r.row, Succeeded: r.succeeded && r.failures == 0,
+		Observed: observed,
 	}
 	r.succeeded = false
 	return e
 }
 
-// Expired reports whether nothing counts any more.
+// Expired reports whether the Record has no failures, or only old ones.
 func (r *Record) Expired(now time.Time) bool { return r.failures == 0 || now.Sub(r.last) >= expiry }
 
-// Near reports whether the failures reach the limits.
-func (r *Record) Near(limits cluster.Ejection) bool {
+// Reaches reports whether the failures reach the limits.
+func (r *Record) Reaches(limits cluster.Ejection) bool {
 	return Evidence{Clients: len(r.byClient), Row: r.row}.Reaches(limits)
 }

@@ -11,36 +11,36 @@ import (
 )
 
 const (
-	// maxSeries is how many ports have series of their own in the metrics.
+	// maxSeries is the number of ports that have their own series in the metrics.
 	maxSeries = 50
 
-	// seriesAge is how long a port keeps its series, and busier how many times as many connections another port must have
-	// to take its place. So there are at most maxSeries new series an hour.
+	// A series is replaced at the earliest after seriesAge, by a port with at least busier times the load. So there are
+	// at most maxSeries new series an hour.
 	seriesAge = time.Hour
 	busier    = 2
 
-	// decay is how much of a load is left after a scrape.
+	// decay is the factor by which a load shrinks with each scrape.
 	decay = 0.5
 )
 
 // others are the ports without a series.
 type others struct {
-	total numbers
-	begun bool // there was a scrape
+	total   counters
+	started bool // after the first scrape
 }
 
 // Series are the counters of a port for the metrics. They only grow while the series exists.
 type Series struct {
 	Port     route.PortID // zero: all other ports
-	Number   uint16       // of the Service port; 0: not known
+	Number   uint16       // of the Service port; 0 if unknown
 	Counters plane.Traffic
 }
 
-// Scrape reads the counters and returns those of the busiest ports, and the sum of the others last, sorted.
+// Scrape reads the counters. It returns the series of the busiest ports, sorted, and last the sum of all other ports.
 //
-// A port that becomes one of the busiest gets a series that begins at 0; what it had before stays with the others. A
-// port that loses its series is one of the others from then on. So the rates of all series add up to that of the node:
-// no connection is counted twice, or in none. All begin at 0 at the first scrape.
+// A port that becomes one of the busiest gets a series that begins at 0; its earlier connections remain in the sum of
+// the others. A port that loses its series becomes one of the others. So each connection counts in exactly one series.
+// All series begin at 0 at the first scrape.
 func (m *Meter) Scrape(ctx context.Context, routes *route.Snapshot) ([]Series, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -48,7 +48,7 @@ func (m *Meter) Scrape(ctx context.Context, routes *route.Snapshot) ([]Series, e
 		return nil, err
 	}
 	var with, without []*sums
-	var known [places]bool
+	var known [signals]bool
 	for _, s := range m.ports {
 		grown := s.total.minus(s.seen)
 		s.load = s.load*decay + float64(grown[connections]+grown[unanswered]+grown[refused]+grown[failures])
@@ -67,19 +67,19 @@ func (m *Meter) Scrape(ctx context.Context, routes *route.Snapshot) ([]Series, e
 	var all []Series
 	for id, s := range m.ports {
 		if !s.since.IsZero() {
-			all = append(all, Series{id, numberOf(routes, id), m.signals(s.known, s.total.minus(s.begun))})
+			all = append(all, Series{id, numberOf(routes, id), m.traffic(s.known, s.total.minus(s.begun))})
 		}
-		if m.others.begun && (s.other || s.since.IsZero()) {
+		if m.others.started && (s.other || s.since.IsZero()) {
 			m.others.total = m.others.total.plus(s.total.minus(s.seen))
 		}
 		s.seen = s.total
 	}
-	m.others.begun = true
+	m.others.started = true
 	slices.SortFunc(all, func(a, b Series) int { return a.Port.Compare(b.Port) })
-	return append(all, Series{Counters: m.signals(known, m.others.total)}), nil
+	return append(all, Series{Counters: m.traffic(known, m.others.total)}), nil
 }
 
-// choose gives series to ports, of which some have one and others have none.
+// choose gives series to the busiest ports without one, while there is room or an old series is less busy.
 func choose(with, without []*sums, now time.Time) {
 	byLoad := func(a, b *sums) int { return cmp.Compare(b.load, a.load) }
 	slices.SortFunc(without, byLoad)
@@ -98,10 +98,10 @@ func choose(with, without []*sums, now time.Time) {
 	}
 }
 
-// signals returns those that are known.
-func (m *Meter) signals(known [places]bool, n numbers) plane.Traffic {
+// traffic returns the known counters.
+func (m *Meter) traffic(known [signals]bool, n counters) plane.Traffic {
 	t := plane.Traffic{}
-	for i, signal := range counters() {
+	for i, signal := range signalOrder() {
 		if known[i] || m.opt.Failed != nil && (i == unanswered || i == refused) {
 			t[signal] = n[i]
 		}
@@ -109,21 +109,21 @@ func (m *Meter) signals(known [places]bool, n numbers) plane.Traffic {
 	return t
 }
 
-func (n numbers) minus(o numbers) numbers {
+func (n counters) minus(o counters) counters {
 	for i := range n {
 		n[i] -= o[i]
 	}
 	return n
 }
 
-func (n numbers) plus(o numbers) numbers {
+func (n counters) plus(o counters) counters {
 	for i := range n {
 		n[i] += o[i]
 	}
 	return n
 }
 
-// numberOf returns the number of a Service port; 0: only its node port is programmed.
+// numberOf returns the number of a Service port; 0 if only its node port is programmed.
 func numberOf(routes *route.Snapshot, id route.PortID) uint16 {
 	svc := routes.Service(id.Service)
 	if svc == nil {

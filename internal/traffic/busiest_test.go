@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// scrape returns the connections by series; "" are the others.
+// scrape returns the connections by Service; "" is the series of all others.
 func scrape(t *testing.T, m *Meter, routes *route.Snapshot) map[string]uint64 {
 	t.Helper()
 	all, err := m.Scrape(t.Context(), routes)
@@ -28,7 +28,8 @@ func scrape(t *testing.T, m *Meter, routes *route.Snapshot) map[string]uint64 {
 	return got
 }
 
-// A port gets a series at its first scrape with connections. It begins at 0: what it had before stays with the others.
+// A port gets a series at its first scrape with connections. It begins at 0: earlier connections remain in the sum of
+// the others.
 func TestSeriesBegin(t *testing.T) {
 	c := &counts{}
 	m, routes := NewMeter(c.options()), services(t, []string{"api", "idle", "web"}, web1)
@@ -51,8 +52,8 @@ func TestSeriesBegin(t *testing.T) {
 	}
 }
 
-// With more ports than series the busiest have one. One that becomes busy takes the place of the least busy, but not
-// before that had its series for an hour.
+// If there are more ports than series, the busiest ports have one. A port that becomes busy replaces the least busy
+// one, but only after that has had its series for an hour.
 func TestSeriesOfTheBusiest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &counts{}
@@ -145,8 +146,8 @@ func TestNoConnectionIsLostOrCountedTwice(t *testing.T) {
 	})
 }
 
-// BenchmarkScrape measures a scrape of 10,000 Services with 3 backends, of which all have had connections and a hundred
-// have failures, besides what the plane takes: BenchmarkTraffic of package nftables.
+// BenchmarkScrape measures a scrape of 10,000 Services with 3 backends, without the plane (BenchmarkTraffic of package
+// nftables). All Services have new connections, and the backend that they share has failures.
 func BenchmarkScrape(b *testing.B) {
 	const n = 10_000
 	var names []string
@@ -178,7 +179,7 @@ func BenchmarkScrape(b *testing.B) {
 	}
 }
 
-// BenchmarkListing measures what 100,000 entries cost besides the kernel.
+// BenchmarkListing measures counting 100,000 entries, without the kernel.
 func BenchmarkListing(b *testing.B) {
 	var names []string
 	for i := range 10_000 {

@@ -1,5 +1,5 @@
-// Package traffic tells what the Services of this node do: new connections, live ones, those that failed, and who holds
-// the conntrack table.
+// Package traffic measures the Services of this node: their new, live and failed connections, and the clients and
+// Services with the most conntrack entries.
 package traffic
 
 import (
@@ -15,47 +15,47 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Listing is what the conntrack table held at a time. It does not change.
+// Listing is a summary of the conntrack table. It does not change.
 type Listing struct {
-	At   time.Time     // when it began
-	Took time.Duration // to list the table and to count
+	At   time.Time     // when the listing began
+	Took time.Duration // to list and count the entries
 
-	Entries   uint64 // listed
-	Held      uint64 // entries of the table, as the kernel counts them
-	Limit     uint64 // of entries; 0: there is none, or it is not known
+	Entries   uint64 // number of listed entries
+	Held      uint64 // number of entries according to the kernel
+	Limit     uint64 // maximum number of entries; 0 if there is no limit or it is unknown
 	Accounted bool   // conntrack counts bytes
 
-	// Ports has the flows to Services, of both families: the Family of its keys is 0.
+	// Ports has the flows to Services. The Family of its keys is 0, because it sums up both families.
 	Ports map[route.PortID]PortFlows
 
-	// Clients are those with the most entries, the heaviest first. Each may have up to Slack entries more than it says.
+	// Clients are the clients with the most entries, sorted. Each may have up to Slack more entries than listed.
 	Clients []Client
 	Slack   uint64
 }
 
 // Flows are the entries of a port or of a backend.
 type Flows struct {
-	Entries uint64 // also of connections that are closed, or that nobody has answered yet
+	Entries uint64 // including entries of closed and unanswered connections
 	Live    uint64 // open connections, and UDP flows
 
 	Sent, Received uint64 // bytes from and to clients, if the Listing is Accounted
 }
 
-// PortFlows are the flows to a port of a Service, and those to each backend, also to former ones.
+// PortFlows are the flows to a port of a Service, in total and by backend, including former backends.
 type PortFlows struct {
 	Flows
 
 	Backends map[netip.AddrPort]Flows
 }
 
-// Client is the entries that an address has opened, to whatever destination.
+// Client is an address that opened flows, to any destination.
 type Client struct {
 	Addr          netip.Addr
 	Entries, Live uint64
-	Service       cluster.Name // to which it has the most entries; empty: to none
+	Service       cluster.Name // the Service with most of the entries; empty if there is none
 }
 
-// Share returns a part of the table, from 0 to 1.
+// Share returns the part of the table that the entries are, from 0 to 1.
 func (l *Listing) Share(entries uint64) float64 {
 	if l.Entries == 0 {
 		return 0
@@ -63,7 +63,7 @@ func (l *Listing) Share(entries uint64) float64 {
 	return float64(entries) / float64(l.Entries)
 }
 
-// Services returns the entries of each Service.
+// Services returns the number of entries of each Service.
 func (l *Listing) Services() map[cluster.Name]uint64 {
 	all := map[cluster.Name]uint64{}
 	for id, flows := range l.Ports {
@@ -72,7 +72,7 @@ func (l *Listing) Services() map[cluster.Name]uint64 {
 	return all
 }
 
-// Heaviest returns the Service with the most entries; 0 entries: there is none.
+// Heaviest returns the Service with the most entries. entries is 0 if there is none.
 func (l *Listing) Heaviest() (name cluster.Name, entries uint64) {
 	for service, n := range l.Services() {
 		if n > entries || n == entries && service.Compare(name) < 0 {
@@ -87,14 +87,14 @@ type flows struct {
 	tracking plane.Tracking
 	ids      []route.PortID
 	fronts   map[route.Key]int32    // indexes of ids
-	backends map[plane.Target]int32 // nil if no connection has one as its destination
-	ports    map[int32]*PortFlows
+	backends map[plane.Target]int32 // indexes of ids; nil if all connections have a frontend as their destination
+	ports    map[int32]*PortFlows   // by index of ids
 	clients  heavy
 	entries  uint64
 	bytes    bool
 }
 
-// newFlows returns a count for the Services of a Snapshot.
+// newFlows returns flows for the Services of a Snapshot.
 func newFlows(routes *route.Snapshot, tracking plane.Tracking) *flows {
 	f := &flows{
 		tracking: tracking, fronts: map[route.Key]int32{}, ports: map[int32]*PortFlows{}, clients: newHeavy(maxClients),
@@ -129,13 +129,13 @@ func (f *flows) index(p *route.Port, service cluster.Name) {
 	}
 }
 
-// bothFamilies returns the identity of a port whatever the family.
+// bothFamilies returns the ID without the family.
 func bothFamilies(id route.PortID) route.PortID {
 	id.Family = 0
 	return id
 }
 
-// noPort is the index of no port.
+// noPort is the index of entries without a Service port.
 const noPort int32 = -1
 
 // add counts an entry.
@@ -169,8 +169,9 @@ func (f Flows) plus(e conntrack.Entry, live bool) Flows { //nolint:revive // a p
 	return f
 }
 
-// find returns the port to which a connection goes, and whether the source of answers is its backend. A connection
-// whose destination is a backend counts for the first Service that has it, by name: nobody knows which one was meant.
+// find returns the port of a connection, and whether the source of answers is one of its backends. A connection whose
+// destination is a backend counts for the first Service, by name, that has the backend: conntrack does not have the
+// Service.
 func (f *flows) find(e conntrack.Entry) (port int32, backend bool) {
 	protocol, family := cluster.Protocol(e.Protocol), route.FamilyOf(e.OrigDst.Addr())
 	if e.Translated() || e.ReplySrc != e.OrigDst {
@@ -191,7 +192,7 @@ func (f *flows) find(e conntrack.Entry) (port int32, backend bool) {
 	return noPort, false
 }
 
-// listing returns what was counted.
+// listing returns the counts as a Listing.
 func (f *flows) listing() *Listing {
 	l := &Listing{Entries: f.entries, Accounted: f.bytes, Ports: map[route.PortID]PortFlows{}}
 	for at, flows := range f.ports {
@@ -200,7 +201,7 @@ func (f *flows) listing() *Listing {
 			sum.Backends = map[netip.AddrPort]Flows{}
 		}
 		sum.Flows = sum.sum(flows.Flows)
-		maps.Copy(sum.Backends, flows.Backends) // of one family, so that no other has them
+		maps.Copy(sum.Backends, flows.Backends) // the families have different backends
 		l.Ports[f.ids[at]] = sum
 	}
 	for addr, c := range f.clients.all {

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// counted returns what a listing of some entries has.
+// counted returns the Listing of the entries.
 func counted(routes *route.Snapshot, tracking plane.Tracking, entries ...conntrack.Entry) *Listing {
 	f := newFlows(routes, tracking)
 	for _, e := range entries {
@@ -30,9 +30,9 @@ const (
 	timeWait conntrack.State = 7
 )
 
-// An entry counts for the Service whose frontend it has as its destination, clusterIP or node port, and for the backend
-// that answers, also a former one. Closed connections and those without an answer are not live, but hold the table.
-// Entries of others count for their client only.
+// An entry counts for the Service whose frontend is its destination, clusterIP or node port, and for the backend that
+// answers, including former backends. Closed and unanswered connections are entries, but not live. Entries without a
+// Service count for their client only.
 func TestFlows(t *testing.T) {
 	routes := services(t, []string{"web"}, web1, web2)
 	const former = "10.244.3.3"
@@ -71,8 +71,8 @@ func TestFlows(t *testing.T) {
 	}
 }
 
-// Where sockets choose backends, connections have backends as their destination. They count for the first Service by
-// name, and once only.
+// If the plane connects sockets to backends, connections count once, for the first Service by name that has the
+// backend.
 func TestFlowsOfSockets(t *testing.T) {
 	routes := services(t, []string{"web", "api"}, web1)
 	got := counted(routes, plane.Untranslated, direct(client, web1), to(client, webIP, web1), direct(client, "10.9.9.9"))
@@ -83,7 +83,7 @@ func TestFlowsOfSockets(t *testing.T) {
 	}
 }
 
-// A process that forwards has two connections for one of a client: the one that leads to itself has no backend.
+// A relay has two connections for one of a client. The connection from the client to the relay has no backend.
 func TestFlowsOfARelay(t *testing.T) {
 	routes := services(t, []string{"web"}, web1)
 	got := counted(routes, plane.Relayed, to(client, webIP, "192.168.0.2"), direct("192.168.0.2", web1))

@@ -3,47 +3,47 @@ package traffic
 import "net/netip"
 
 const (
-	// maxClients is how many clients are counted at a time. A client with more than one in maxClients of all entries is
-	// always among them.
+	// maxClients is the number of clients that are counted at a time. A client with more than one in maxClients of all
+	// entries is always counted.
 	maxClients = 4096
 
-	// listedClients is how many of them a Listing has.
+	// listedClients is the maximum number of clients in a Listing.
 	listedClients = 1000
 )
 
-// heavy counts the clients with the most entries in bounded memory, by the algorithm of Misra and Gries: when all
-// places are taken, each client loses one entry, and those without any lose their place. So no count is too high, and
-// none is lower by more than lost. Each loss takes away as many entries as there are places: so adding one takes
-// constant time on average, and lost is at most the number of entries divided by the places.
+// heavy counts the clients with the most entries in bounded memory, by the algorithm of Misra and Gries. When it is
+// full, a new client decrements the count of each client, and clients with a count of 0 are deleted. So no count is too
+// high, and none is too low by more than lost. Each decrement removes size entries, so add takes constant time on
+// average, and lost is at most the number of entries divided by size.
 type heavy struct {
-	places int
-	all    map[netip.Addr]*visitor
-	lost   uint64
+	size int
+	all  map[netip.Addr]*clientCount
+	lost uint64
 }
 
-// visitor is what is counted of one.
-type visitor struct {
+// clientCount is the count of a client.
+type clientCount struct {
 	entries, live uint32
-	services      [4]visits // the same algorithm, with four places
+	ports         [4]portCount // by the same algorithm, with size 4
 }
 
-// visits are entries of a client to a port.
-type visits struct {
+// portCount is the number of entries of a client to a port.
+type portCount struct {
 	port int32
-	n    uint32 // 0: the place is free
+	n    uint32 // 0: unused
 }
 
-func newHeavy(places int) heavy { return heavy{places: places, all: map[netip.Addr]*visitor{}} }
+func newHeavy(size int) heavy { return heavy{size: size, all: map[netip.Addr]*clientCount{}} }
 
 // add counts an entry to a port.
 func (h *heavy) add(addr netip.Addr, port int32, live bool) { //nolint:revive // a property of the entry
 	c := h.all[addr]
-	if c == nil && len(h.all) == h.places {
-		h.lose()
+	if c == nil && len(h.all) == h.size {
+		h.decrement()
 		return
 	}
 	if c == nil {
-		c = &visitor{}
+		c = &clientCount{}
 		h.all[addr] = c
 	}
 	c.entries++
@@ -51,11 +51,11 @@ func (h *heavy) add(addr netip.Addr, port int32, live bool) { //nolint:revive //
 		c.live++
 	}
 	if port != noPort {
-		c.visit(port)
+		c.add(port)
 	}
 }
 
-func (h *heavy) lose() {
+func (h *heavy) decrement() {
 	h.lost++
 	for addr, c := range h.all {
 		if c.entries--; c.entries == 0 {
@@ -64,30 +64,30 @@ func (h *heavy) lose() {
 	}
 }
 
-func (c *visitor) visit(port int32) {
+func (c *clientCount) add(port int32) {
 	free := -1
-	for i, v := range c.services {
+	for i, v := range c.ports {
 		switch {
 		case v.n > 0 && v.port == port:
-			c.services[i].n++
+			c.ports[i].n++
 			return
 		case v.n == 0:
 			free = i
 		}
 	}
 	if free >= 0 {
-		c.services[free] = visits{port, 1}
+		c.ports[free] = portCount{port, 1}
 		return
 	}
-	for i := range c.services {
-		c.services[i].n--
+	for i := range c.ports {
+		c.ports[i].n--
 	}
 }
 
 // top returns the port with the most entries, or noPort.
-func (c *visitor) top() int32 {
-	best := visits{port: noPort}
-	for _, v := range c.services {
+func (c *clientCount) top() int32 {
+	best := portCount{port: noPort}
+	for _, v := range c.ports {
 		if v.n > best.n || v.n == best.n && v.n > 0 && v.port < best.port {
 			best = v
 		}

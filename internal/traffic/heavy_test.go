@@ -10,12 +10,12 @@ func addr(n uint32) netip.Addr {
 	return netip.AddrFrom4([4]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)})
 }
 
-// A million entries of hundreds of thousands of clients take the memory of a thousand. Each heavy client is there, no
-// count is too high, and none is lower by more than what was lost.
+// A million entries of hundreds of thousands of clients take the memory of a thousand clients. Each heavy client is
+// counted, no count is too high, and none is too low by more than lost.
 func TestHeavyClientsAmongVeryMany(t *testing.T) {
-	const all, places = 1_000_000, 1000
+	const all, size = 1_000_000, 1000
 	random := rand.New(rand.NewPCG(1, 2))
-	h, exact := newHeavy(places), map[netip.Addr]uint64{}
+	h, exact := newHeavy(size), map[netip.Addr]uint64{}
 	for range all {
 		from := addr(random.Uint32N(400_000))
 		switch n := random.IntN(100); {
@@ -27,7 +27,7 @@ func TestHeavyClientsAmongVeryMany(t *testing.T) {
 		exact[from]++
 		h.add(from, noPort, false)
 	}
-	if len(h.all) > places || h.lost > all/places {
+	if len(h.all) > size || h.lost > all/size {
 		t.Errorf("%d clients, %d lost", len(h.all), h.lost)
 	}
 	for from, n := range exact {
@@ -44,15 +44,15 @@ func TestHeavyClientsAmongVeryMany(t *testing.T) {
 	}
 }
 
-// A client's most visited port is found among more ports than there are places.
+// top returns the port with the most entries, even if the client uses more than four ports.
 func TestTopPortOfAClient(t *testing.T) {
-	c := &visitor{}
+	c := &clientCount{}
 	if got := c.top(); got != noPort {
-		t.Errorf("without a visit: got %d", got)
+		t.Errorf("without entries: got %d, want %d", got, noPort)
 	}
 	for i := range int32(60) {
-		c.visit(i % 6)
-		c.visit(3)
+		c.add(i % 6)
+		c.add(3)
 	}
 	if got := c.top(); got != 3 {
 		t.Errorf("got port %d, want 3", got)

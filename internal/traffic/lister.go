@@ -13,33 +13,33 @@ import (
 )
 
 const (
-	// shared is how long questions share a listing at least.
-	shared = time.Second
+	// minAge is the age up to which a listing is used again.
+	minAge = time.Second
 
-	// rest is for how many times the duration of a listing none follows: listings take a hundredth of one CPU at most.
+	// rest is the ratio between the pause after a listing and its duration: listings take at most a hundredth of one CPU.
 	rest = 99
 )
 
-// errNotListed is the error if there is no listing yet.
+// errNotListed means that the first listing has not ended yet.
 var errNotListed = errors.New("the conntrack table is still being listed; try again")
 
-// Table is a conntrack table: conntrack.Table.
+// Table is a conntrack table. conntrack.Table implements it.
 type Table interface {
 	Each(ctx context.Context, f conntrack.Filter, fn func(conntrack.Entry) error) error
 	Load() (conntrack.Load, error)
 }
 
-// Lister lists the conntrack table when somebody asks. Its methods may be called by several goroutines.
+// Lister lists the conntrack table on request. Its methods are safe for concurrent use.
 type Lister struct {
 	table    Table
 	tracking plane.Tracking
 	wake     chan struct{}
 
 	mu     sync.Mutex
-	routes *route.Snapshot // of the latest question
-	last   *Listing        // nil: there is none
+	routes *route.Snapshot // of the latest request
+	last   *Listing        // nil if there is none, or the last attempt failed
 	err    error           // of the last attempt
-	next   time.Time       // no listing begins before
+	next   time.Time       // the earliest start of the next listing
 	ended  chan struct{}   // closed when the next listing has ended
 }
 
@@ -48,9 +48,8 @@ func NewLister(table Table, tracking plane.Tracking) *Lister {
 	return &Lister{table: table, tracking: tracking, wake: make(chan struct{}, 1), ended: make(chan struct{})}
 }
 
-// Listing returns a listing by the Services of a Snapshot: the last one if it ended less than a second ago, or if
-// another would take more than a hundredth of one CPU, otherwise a new one. If the context ends before that, it returns
-// the last one; the new one continues.
+// Listing returns a new listing for the Services of a Snapshot. It returns the last listing instead if that is younger
+// than minAge, if listings have used a hundredth of one CPU, or if the context ends first (the new listing continues).
 func (l *Lister) Listing(ctx context.Context, routes *route.Snapshot) (*Listing, error) {
 	l.mu.Lock()
 	if time.Now().Before(l.next) {
@@ -62,7 +61,7 @@ func (l *Lister) Listing(ctx context.Context, routes *route.Snapshot) (*Listing,
 	l.mu.Unlock()
 	select {
 	case l.wake <- struct{}{}:
-	default: // Run wakes anyway
+	default: // a wake-up is pending
 	}
 	select {
 	case <-ended:
@@ -76,13 +75,13 @@ func (l *Lister) Listing(ctx context.Context, routes *route.Snapshot) (*Listing,
 	return l.last, l.err
 }
 
-// Load returns how full the table is, which is known without a listing. A limit of 0 means that there is none.
+// Load returns the number of entries and its limit, without a listing. A limit of 0 means no limit.
 func (l *Lister) Load() (entries, limit uint64, err error) {
 	load, err := l.table.Load()
 	return uint64(load.Entries), uint64(load.Limit), err
 }
 
-// Run makes the listings until the context ends. It returns nil then.
+// Run makes the listings until the context ends. Then it returns nil.
 func (l *Lister) Run(ctx context.Context) error {
 	for {
 		select {
@@ -94,7 +93,7 @@ func (l *Lister) Run(ctx context.Context) error {
 		routes, due := l.routes, !time.Now().Before(l.next)
 		l.mu.Unlock()
 		if !due {
-			continue // the question came while the last listing was made, and got that
+			continue // the request came during the last listing, and got it
 		}
 		began := time.Now()
 		listing, err := l.list(ctx, routes)
@@ -105,12 +104,12 @@ func (l *Lister) Run(ctx context.Context) error {
 	}
 }
 
-// end keeps the result of an attempt, and answers the questions that wait for it.
+// end stores the result of an attempt, and completes the requests that wait for it.
 func (l *Lister) end(began time.Time, listing *Listing, err error) {
 	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.last, l.err, l.next = listing, err, now.Add(max(shared, rest*now.Sub(began)))
+	l.last, l.err, l.next = listing, err, now.Add(max(minAge, rest*now.Sub(began)))
 	if listing != nil {
 		listing.At, listing.Took = began, now.Sub(began)
 	}

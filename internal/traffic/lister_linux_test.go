@@ -26,7 +26,7 @@ func fill(t testing.TB, k *conntracktest.Kernel, n int) {
 	}
 }
 
-// A Lister counts what the kernel has.
+// A Lister counts the entries of the kernel.
 func TestListingOfTheKernel(t *testing.T) {
 	k := conntracktest.Open(t)
 	fill(t, k, 2000)
@@ -40,7 +40,7 @@ func TestListingOfTheKernel(t *testing.T) {
 		len(got.Clients) != 20 || got.Clients[0].Entries != 100 || got.Slack != 0 {
 		t.Errorf("got %+v", got)
 	}
-	if again, err := l.Listing(t.Context(), services(t, nil)); err == nil && again != got && time.Since(got.At) < shared {
+	if again, err := l.Listing(t.Context(), services(t, nil)); err == nil && again != got && time.Since(got.At) < minAge {
 		t.Error("another listing was made")
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/plane"
 )
 
-// slow is a conntrack table whose listing takes a time.
+// slow is a conntrack table with slow listings.
 type slow struct {
 	takes time.Duration // of both families together
 	err   error
@@ -48,8 +48,8 @@ func run(t *testing.T, table Table) *Lister {
 	return l
 }
 
-// Questions at the same time share a listing. Later ones get the last one until 99 times its duration has passed: so
-// listings take a hundredth of one CPU.
+// Concurrent requests share a listing. Later requests get the last listing until 99 times its duration has passed, so
+// that listings take a hundredth of one CPU.
 func TestListingsArePaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := &slow{takes: 100 * time.Millisecond}
@@ -86,8 +86,8 @@ func TestListingsArePaced(t *testing.T) {
 	})
 }
 
-// A question that cannot wait gets the last listing, or an error if there is none. The new one is made anyway.
-func TestQuestionsThatDoNotWait(t *testing.T) {
+// A request whose context ends gets the last listing, or an error if there is none. The new listing continues.
+func TestRequestsThatDoNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := &slow{takes: 3 * time.Second}
 		l, routes := run(t, table), services(t, []string{"web"}, web1)
@@ -115,7 +115,7 @@ func TestQuestionsThatDoNotWait(t *testing.T) {
 	})
 }
 
-// A failed listing is an error for a second, then it is tried again.
+// A failed listing returns its error for a second, then it is tried again.
 func TestListingThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := &slow{err: errors.New("permission denied")}
@@ -129,7 +129,7 @@ func TestListingThatFails(t *testing.T) {
 			t.Errorf("%d listings", table.lists.Load())
 		}
 		table.err = nil
-		time.Sleep(shared)
+		time.Sleep(minAge)
 		if got, err := l.Listing(t.Context(), routes); got == nil || err != nil {
 			t.Errorf("got %v, %v", got, err)
 		}

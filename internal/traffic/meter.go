@@ -14,43 +14,42 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// ErrNotCounted is the error of a Meter of a plane that does not count connections.
+// ErrNotCounted means that the plane does not count connections.
 var ErrNotCounted = errors.New("this mode does not count the connections of Services")
 
-// MeterOptions are where a Meter reads. Each may be nil.
+// MeterOptions are the sources of a Meter. Each may be nil.
 type MeterOptions struct {
-	Traffic func(context.Context, *route.Snapshot) (plane.Counted, error) // that of plane.Opened
+	Traffic func(context.Context, *route.Snapshot) (plane.Counted, error) // plane.Opened.Traffic
 
-	// Failed returns how many connections to each backend failed, as a new map. It is for planes whose Traffic does not
-	// have that.
+	// Failed returns the number of failed connections to each backend, as a new map. It is for planes whose Traffic lacks
+	// these numbers.
 	Failed func() map[plane.Target]plane.Failed
 }
 
-// Meter adds up what a plane counts. Its sums only grow, although counters in the kernel begin again when an object is
-// replaced, and end with their backend. Its methods may be called by several goroutines.
+// Meter sums up the counters of a plane. Its sums only grow, although counters in the kernel restart when their object
+// is replaced, and disappear with their backend. Its methods are safe for concurrent use.
 type Meter struct {
 	opt MeterOptions
 
 	mu     sync.Mutex
-	ports  map[route.PortID]*sums // of both families: the Family of its keys is 0
+	ports  map[route.PortID]*sums // the Family of the keys is 0: both families
 	failed map[plane.Target]plane.Failed
 	others others
 	reads  uint64
 }
 
-// NewMeter returns a Meter that has counted nothing yet.
+// NewMeter returns a Meter whose sums are 0.
 func NewMeter(opt MeterOptions) *Meter {
 	return &Meter{opt: opt, ports: map[route.PortID]*sums{}, failed: map[plane.Target]plane.Failed{}}
 }
 
-// Reading is what a Meter has read.
+// Reading are the values that a Meter has read.
 type Reading struct {
-	Counted plane.Counted                 // as the plane has it
-	Failed  map[plane.Target]plane.Failed // nil: not known
+	Counted plane.Counted                 // the counters of the plane
+	Failed  map[plane.Target]plane.Failed // nil if unknown
 }
 
-// Read reads the counters, for the Services of a Snapshot. What a plane counted before the first Read is part of the
-// sums.
+// Read reads the counters for the Services of a Snapshot, and adds the increases since the last Read to the sums.
 func (m *Meter) Read(ctx context.Context, routes *route.Snapshot) (Reading, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -80,8 +79,8 @@ func (m *Meter) read(ctx context.Context, routes *route.Snapshot) (r Reading, er
 	return r, nil
 }
 
-// count adds what was counted of a port since the last reading. Failures count for each port that has the backend:
-// nobody knows for which one of several a connection was.
+// count adds the increases of a port. Failures count for each port that has the backend, because the port of a failed
+// connection is unknown.
 func (m *Meter) count(p *route.Port, id route.PortID, all plane.Counted, failed map[plane.Target]plane.Failed) {
 	now, counted := all[id]
 	s := m.ports[bothFamilies(id)]
@@ -105,7 +104,7 @@ func (m *Meter) count(p *route.Port, id route.PortID, all plane.Counted, failed 
 	}
 }
 
-// of returns the sums of a port.
+// of returns the sums of a port, and creates them if needed.
 func (m *Meter) of(id route.PortID) *sums {
 	id = bothFamilies(id)
 	s := m.ports[id]
@@ -116,7 +115,7 @@ func (m *Meter) of(id route.PortID) *sums {
 	return s
 }
 
-// grownFailures returns the failures since the last reading.
+// grownFailures returns the failures since the last Read.
 func (m *Meter) grownFailures(now map[plane.Target]plane.Failed) map[plane.Target]plane.Failed {
 	grown := map[plane.Target]plane.Failed{}
 	for at, n := range now {
@@ -130,7 +129,7 @@ func (m *Meter) grownFailures(now map[plane.Target]plane.Failed) map[plane.Targe
 	return grown
 }
 
-// Backends yields the backends of a port, and then former ones that are still counted or have entries, each once.
+// Backends yields the backends of a port, and then former backends with a counter or conntrack entries, each once.
 func Backends(p *route.Port, counted plane.PortTraffic, flows PortFlows) iter.Seq[netip.AddrPort] {
 	has := func(pool []netip.AddrPort, b netip.AddrPort) bool {
 		_, found := slices.BinarySearchFunc(pool, b, netip.AddrPort.Compare)
@@ -155,7 +154,7 @@ func Backends(p *route.Port, counted plane.PortTraffic, flows PortFlows) iter.Se
 	}
 }
 
-// former yields what is counted or has entries, each once.
+// former yields the backends with a counter or conntrack entries, each once.
 func former(counted plane.PortTraffic, flows PortFlows) iter.Seq[netip.AddrPort] {
 	return func(yield func(netip.AddrPort) bool) {
 		for b := range counted.Backends {
@@ -171,7 +170,7 @@ func former(counted plane.PortTraffic, flows PortFlows) iter.Seq[netip.AddrPort]
 	}
 }
 
-// Of returns the sums of a port, of both families; nil: nothing was counted. It has no Live.
+// Of returns the sums of a port, of both families, without plane.Live. It returns nil if nothing was counted.
 func (m *Meter) Of(id route.PortID) plane.Traffic {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -179,10 +178,10 @@ func (m *Meter) Of(id route.PortID) plane.Traffic {
 	if s == nil {
 		return nil
 	}
-	return m.signals(s.known, s.total)
+	return m.traffic(s.known, s.total)
 }
 
-// Places of counters in numbers.
+// Indexes of counters.
 const (
 	connections = iota
 	unanswered
@@ -190,41 +189,41 @@ const (
 	failures
 	received
 	sent
-	places
+	signals
 )
 
-// counters are the signals in numbers.
-func counters() [places]plane.Signal {
-	return [places]plane.Signal{
+// signalOrder returns the signal for each index of counters.
+func signalOrder() [signals]plane.Signal {
+	return [signals]plane.Signal{
 		plane.Connections, plane.Unanswered, plane.Refusals, plane.Failures, plane.Received, plane.Sent,
 	}
 }
 
-// numbers are counters without those that are not known: there are ten thousands of them.
-type numbers [places]uint64
+// counters are the counters of a port. An array takes less memory than a plane.Traffic for tens of thousands of ports.
+type counters [signals]uint64
 
-// sums are what is known of a port.
+// sums are the sums of a port.
 type sums struct {
-	known [places]bool
-	was   [2]numbers // of each family, when the plane was read the last time
-	total numbers
-	read  uint64 // the last reading with this port
+	known [signals]bool
+	was   [2]counters // by family, at the last reading
+	total counters
+	read  uint64 // number of the last reading with this port
 
-	// For the metrics: see busiest.go.
-	seen  numbers   // total at the last scrape
-	begun numbers   // total when its series began
-	since time.Time // when its series began; zero: it is one of the others
-	other bool      // it was one of the others before this scrape
-	load  float64   // how many connections it had at the last scrapes
+	// For Scrape.
+	seen  counters  // total at the last scrape
+	begun counters  // total when its series began
+	since time.Time // when its series began; zero if it has none
+	other bool      // it had no series before this scrape
+	load  float64   // connections at the last scrapes, the older ones reduced by decay
 }
 
-// count adds what was counted since the last reading.
+// count adds the increases since the last reading.
 func (s *sums) count(family route.Family, now plane.Traffic) {
 	was := &s.was[0]
 	if family == route.IPv6 {
 		was = &s.was[1]
 	}
-	for i, signal := range counters() {
+	for i, signal := range signalOrder() {
 		n, known := now[signal]
 		if !known {
 			continue
@@ -235,7 +234,7 @@ func (s *sums) count(family route.Family, now plane.Traffic) {
 	}
 }
 
-// since returns how much a counter has grown. One that is less than before began again.
+// since returns the increase of a counter. A counter that is lower than before has restarted at 0.
 func since(now, was uint64) uint64 {
 	if now < was {
 		return now

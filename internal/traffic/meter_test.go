@@ -62,8 +62,8 @@ func (m *Meter) sums(name string) [3]uint64 {
 	return [3]uint64{t[plane.Connections], t[plane.Unanswered], t[plane.Refusals]}
 }
 
-// The sums of both families only grow: when the kernel's counters begin again, when a backend with failures leaves, and
-// when it comes back.
+// The sums of both families only grow, even if the kernel's counters restart, or a backend with failures is deleted and
+// comes back.
 func TestSumsOnlyGrow(t *testing.T) {
 	c := &counts{}
 	m, routes := NewMeter(c.options()), services(t, []string{"web"}, web1, web2)
@@ -76,7 +76,7 @@ func TestSumsOnlyGrow(t *testing.T) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 
-	c.set("web", 4) // it began again
+	c.set("web", 4) // the counter restarted
 	delete(c.failed, target(web1))
 	m.mustRead(t, routes)
 	if got, want := m.sums("web"), [3]uint64{15, 7, 3}; got != want {
@@ -133,7 +133,7 @@ func TestSumsOfADeletedService(t *testing.T) {
 	}
 }
 
-// Signals that a plane does not have are left out. A plane without counters is an error that callers know.
+// Signals that a plane lacks are omitted. A plane without counters returns ErrNotCounted.
 func TestSignalsThatAreNotKnown(t *testing.T) {
 	c := &counts{}
 	c.set("web", 3)

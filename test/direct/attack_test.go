@@ -32,7 +32,7 @@ func TestNodesThatDisagreeAreNoLoop(t *testing.T) {
 	for node := range 2 {
 		r.enterAt(node)
 		for _, flags := range []byte{ack, syn, ack} {
-			most := 2 + direct.Passes
+			most := 2 + direct.MaxPasses
 			if flags == syn {
 				most = 2
 			}

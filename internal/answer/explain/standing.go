@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
-// Reason returns why an endpoint is in a pool or is not, with what is known of failed connections to it.
+// Reason returns the reason why an endpoint is or is not in a pool, including its failed connections.
 func Reason(c route.Choice, now time.Time) string {
 	if c.Reason != route.Ejected {
 		return c.Reason.String()
@@ -28,7 +28,7 @@ func Standing(s *cluster.Share, now time.Time) string {
 	next := text.Duration(max(0, s.Next.Sub(now)).Round(time.Second))
 	switch {
 	case s.Part == 0 && s.Next.IsZero():
-		return "on trial for " + since + ", with nothing until it is known whether it answers: before, " + failed
+		return "on trial for " + since + ", waiting for the outcome of its connections: before, " + failed
 	case s.Part == 0:
 		return fmt.Sprintf("ejected for %s: %s; next trial in %s", since, failed, next)
 	case s.Next.IsZero():

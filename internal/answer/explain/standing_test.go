@@ -22,7 +22,7 @@ func TestStanding(t *testing.T) {
 		"on trial for 2s with 1/16 of its share: before, 5 connections of 1 client failed": {
 			Part: 1, Since: at(-2), Failures: 5, Clients: 1,
 		},
-		"on trial for 2s, with nothing until it is known whether it answers: before, 5 connections of 1 client failed": {
+		"on trial for 2s, waiting for the outcome of its connections: before, 5 connections of 1 client failed": {
 			Since: at(-2), Failures: 5, Clients: 1,
 		},
 		"has 4/16 of its share, more in 3s: before, 7 connections of 3 clients failed": {

@@ -84,7 +84,7 @@ var errNoTable = errors.New("this system has no table of connections, so it is n
 // patient lets an answer come after the longest wait.
 func patient(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(drain.Longest + answerTime)) // else it ends early
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(drain.MaxWait + answerTime)) // else it ends early
 		h.ServeHTTP(w, r)
 	})
 }
@@ -92,8 +92,8 @@ func patient(h http.Handler) http.Handler {
 // drain waits for the pod ?pod=, NAMESPACE/NAME or an address, for at most ?wait=.
 func (i *Inspector) drain(r *http.Request) (iter.Seq[Drain], error) {
 	limit, err := time.ParseDuration(r.FormValue("wait"))
-	if err != nil || limit <= 0 || limit > drain.Longest {
-		return nil, fmt.Errorf("wait %q: want a time up to %s, such as 30s", r.FormValue("wait"), drain.Longest)
+	if err != nil || limit <= 0 || limit > drain.MaxWait {
+		return nil, fmt.Errorf("wait %q: want a time up to %s, such as 30s", r.FormValue("wait"), drain.MaxWait)
 	}
 	if i.opt.Drain == nil {
 		return nil, errNoTable
@@ -124,7 +124,7 @@ func flow(f drain.Flow) Flow {
 		seconds := f.Idle.Seconds()
 		out.Idle = &seconds
 	}
-	if f.Known {
+	if f.Accounted {
 		out.Bytes = &f.Bytes
 	}
 	return out

@@ -17,7 +17,7 @@ func TestDrainIsPrinted(t *testing.T) {
 	client, service, pod := netip.MustParseAddrPort("10.1.0.7:4312"), netip.MustParseAddrPort("10.96.0.10:80"),
 		netip.MustParseAddrPort("10.1.0.5:8080")
 	result := drain.Result{Live: 3, Took: 30 * time.Second, Flows: []drain.Flow{
-		{Protocol: conntrack.TCP, Client: client, To: service, Pod: pod, Since: at, Bytes: 2048, Known: true},
+		{Protocol: conntrack.TCP, Client: client, To: service, Pod: pod, Since: at, Bytes: 2048, Accounted: true},
 		{Protocol: conntrack.UDP, Client: client, To: service, Pod: pod, Since: at, Idle: 4 * time.Second},
 	}}
 	of := drain.Pod{Name: cluster.Name{Namespace: "default", Name: "web-0"}}

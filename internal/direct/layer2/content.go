@@ -9,33 +9,33 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// content is what the tables hold besides the rules.
+// content is the content of the sets and maps of a generation.
 type content struct {
 	layout
 
-	small map[place]map[string]nft.Element // all sets but those of slots, by key
+	small map[setKey]map[string]nft.Element // elements of all sets except the maps of slots, by key
 	ports map[route.PortID]*rendered
-	addrs map[netip.Addr]*rendered // for what has no port
+	addrs map[netip.Addr]*rendered // for packets without a port
 }
 
-// place is a set of a side.
-type place struct {
+// setKey identifies a set of a side.
+type setKey struct {
 	side
 	set string
 }
 
-// rendered is a port in the maps of slots.
+// rendered are the elements of a port in the maps of slots.
 type rendered struct {
-	of     subject
+	kind   keyKind
 	family nft.Family
 	keys   []string    // of its frontends
-	nodes  [3][]uint16 // by stage and slot: the number of the node; 0: none
+	nodes  [3][]uint16 // the number of the node by stage and slot; 0: none
 }
 
 // port is a port that is served directly.
 type port struct {
 	*route.Port
-	owners []route.Owner // to which slots belong
+	owners []route.Owner // from which slots were computed
 	slots  direct.Port
 }
 
@@ -48,7 +48,7 @@ func (p *port) external() (all []*route.Frontend) {
 	return all
 }
 
-// render returns the slots of a port. Only nodes that can be reached have a number.
+// render returns the elements of a port. number returns the number of a node at its link.
 func (p *port) render(self string, r *reach, number func(link) uint16) *rendered {
 	c := p.slots.Choose(p.owners, direct.View{Self: self, Reachable: func(node string) bool {
 		_, can := r.links[linkKey{node, p.Family}]
@@ -69,7 +69,8 @@ func (p *port) render(self string, r *reach, number func(link) uint16) *rendered
 	return out
 }
 
-// addAddrs adds the slots of addresses. Ports of one address with other owners leave the slot empty.
+// addAddrs adds the slots of the addresses of a port. If ports of an address have different nodes in a slot, the slot
+// is empty.
 func (c *content) addAddrs(p *port, r *rendered) {
 	for _, f := range p.external() {
 		all := c.addrs[f.Addr]
@@ -77,13 +78,13 @@ func (c *content) addAddrs(p *port, r *rendered) {
 			c.addrs[f.Addr] = &rendered{portless, r.family, []string{string(nft.Key{}.Addr(f.Addr))}, r.nodes}
 			continue
 		}
-		for at := range all.nodes {
-			all.nodes[at] = common(all.nodes[at], r.nodes[at])
+		for stage := range all.nodes {
+			all.nodes[stage] = common(all.nodes[stage], r.nodes[stage])
 		}
 	}
 }
 
-// common returns what two lists have in common, and zero elsewhere.
+// common returns the elements that are the same in both lists, and zero elsewhere.
 func common(a, b []uint16) []uint16 {
 	if slices.Equal(a, b) {
 		return a
@@ -97,7 +98,7 @@ func common(a, b []uint16) []uint16 {
 	return both
 }
 
-// addSmall adds a port to the small sets.
+// addSmall adds the elements of a port to the small sets.
 func (c *content) addSmall(p *port) {
 	for _, s := range sides() {
 		if familyOf(p.Family) != s.ip {
@@ -107,7 +108,7 @@ func (c *content) addSmall(p *port) {
 			c.put(s, s.vips(), nft.Element{Key: string(nft.Key{}.Addr(f.Addr))})
 			if p.Affinity > 0 {
 				c.byClient = true
-				c.put(s, s.byClient(packets), nft.Element{Key: keyOf(f, p.Protocol)})
+				c.put(s, s.byClient(withPort), nft.Element{Key: keyOf(f, p.Protocol)})
 				c.put(s, s.byClient(portless), nft.Element{Key: string(nft.Key{}.Addr(f.Addr))})
 			}
 		}
@@ -134,12 +135,12 @@ func (c *content) addNodes(r *reach, number func(link) uint16) {
 	}
 }
 
-// value is a node in the priority of a packet: greater than all slots, and with the lowest bits zero, by which queues
-// of devices choose.
+// value returns the number of a node as the priority of a packet. It is greater than all slots, and its lowest bits are
+// zero, because devices choose the queue by them.
 func value(node uint16) uint32 { return uint32(node) << 16 }
 
 func (c *content) put(s side, set nft.Set, e nft.Element) {
-	at := place{s, set.Name}
+	at := setKey{s, set.Name}
 	if c.small[at] == nil {
 		c.small[at] = map[string]nft.Element{}
 	}
@@ -149,14 +150,14 @@ func (c *content) put(s side, set nft.Set, e nft.Element) {
 // writer writes transactions of bounded size.
 type writer struct {
 	g      generation
-	links  []link // by number, from 1 on
-	room   int
+	links  []link // by number - 1
+	room   int    // bytes of a transaction
 	commit func(*nft.Tx) error
 	tx     nft.Tx
 	err    error
 }
 
-// flush commits what is to be written.
+// flush commits the pending transaction. After an error it only discards it.
 func (w *writer) flush() {
 	if w.err == nil && w.tx.Size() > 0 {
 		w.err = w.commit(&w.tx)
@@ -170,9 +171,10 @@ func (w *writer) flushIfFull() {
 	}
 }
 
-// update writes the difference of two contents with the same devices: what is referred to comes first, and goes last.
+// update writes the difference of two contents with the same devices. It adds the small sets before the maps of slots,
+// which refer to them, and deletes them after.
 func (w *writer) update(before, after *content) {
-	w.small(before, after, func(at place, set nft.Set, old, now *nft.Element) {
+	w.small(before, after, func(at setKey, set nft.Set, old, now *nft.Element) {
 		if old != nil && now != nil && *old != *now {
 			w.tx.Delete(at.table(w.g), set, *old)
 		}
@@ -182,7 +184,7 @@ func (w *writer) update(before, after *content) {
 	})
 	each(before.ports, after.ports, w.port)
 	each(before.addrs, after.addrs, w.port)
-	w.small(before, after, func(at place, set nft.Set, old, now *nft.Element) {
+	w.small(before, after, func(at setKey, set nft.Set, old, now *nft.Element) {
 		if old != nil && now == nil {
 			w.tx.Delete(at.table(w.g), set, *old)
 		}
@@ -190,11 +192,11 @@ func (w *writer) update(before, after *content) {
 	w.flush()
 }
 
-// small calls do for each element of small sets that either content has.
-func (w *writer) small(before, after *content, do func(at place, set nft.Set, old, now *nft.Element)) {
+// small calls do for each element of a small set in either content. old or now is nil if only the other has it.
+func (w *writer) small(before, after *content, do func(at setKey, set nft.Set, old, now *nft.Element)) {
 	for _, s := range sides() {
 		for _, set := range s.sets(after.devices) {
-			at := place{s, set.Name}
+			at := setKey{s, set.Name}
 			for key, now := range after.small[at] {
 				var was *nft.Element
 				if old, has := before.small[at][key]; has {
@@ -213,7 +215,7 @@ func (w *writer) small(before, after *content, do func(at place, set nft.Set, ol
 	}
 }
 
-// each calls do for each key with another value; nil: there is none.
+// each calls do for each key whose value has changed. A missing value is nil.
 func each[K comparable](before, after map[K]*rendered, do func(old, now *rendered)) {
 	for key, now := range after {
 		if old := before[key]; old != now {
@@ -227,13 +229,13 @@ func each[K comparable](before, after map[K]*rendered, do func(old, now *rendere
 	}
 }
 
-// port writes the difference of a port in the maps of slots; nil: it is not there.
+// port writes the difference of a port in the maps of slots. old or now may be nil.
 func (w *writer) port(old, now *rendered) {
 	if old == nil {
-		old = &rendered{of: now.of, family: now.family}
+		old = &rendered{kind: now.kind, family: now.family}
 	}
 	if now == nil {
-		now = &rendered{of: old.of, family: old.family}
+		now = &rendered{kind: old.kind, family: old.family}
 	}
 	for _, s := range sides() {
 		if s.ip != now.family {
@@ -242,7 +244,7 @@ func (w *writer) port(old, now *rendered) {
 		for _, at := range s.stages() {
 			for _, key := range old.keys {
 				if !slices.Contains(now.keys, key) {
-					w.slots(slotsAt{s, old.of, at}, key, [2][]uint16{old.nodes[at], nil})
+					w.slots(slotsAt{s, old.kind, at}, key, [2][]uint16{old.nodes[at], nil})
 				}
 			}
 			for _, key := range now.keys {
@@ -250,29 +252,29 @@ func (w *writer) port(old, now *rendered) {
 				if !slices.Contains(old.keys, key) {
 					was = nil
 				}
-				w.slots(slotsAt{s, now.of, at}, key, [2][]uint16{was, now.nodes[at]})
+				w.slots(slotsAt{s, now.kind, at}, key, [2][]uint16{was, now.nodes[at]})
 			}
 		}
 	}
 }
 
-// slotsAt is one or more maps of slots.
+// slotsAt identifies a map of slots, or one for each device.
 type slotsAt struct {
 	side
-	of subject
-	at stage
+	kind keyKind
+	at   stage
 }
 
-// element returns the map for a node, and what it has for it.
+// element returns the map that has slots of a node, and the data of its elements.
 func (w *writer) element(s slotsAt, node uint16) (set nft.Set, data string) {
 	if !s.entering {
-		return s.slots(s.of, s.at), string(nft.Key{}.Index(value(node)))
+		return s.slots(s.kind, s.at), string(nft.Key{}.Index(value(node)))
 	}
 	l := w.links[node-1]
-	return s.owners(s.of, l.device), string(nft.Key{}.Addr(l.addr))
+	return s.owners(s.kind, l.device), string(nft.Key{}.Addr(l.addr))
 }
 
-// slots writes the difference of the slots of a frontend, before and after; nil: all are empty.
+// slots writes the difference between two lists of the nodes of a frontend, old and new. A nil list has no nodes.
 func (w *writer) slots(s slotsAt, key string, nodes [2][]uint16) {
 	at := func(list []uint16, slot int) uint16 {
 		if list == nil {
@@ -302,7 +304,7 @@ func slotKey(frontend string, slot int) string {
 	return string(append(make(nft.Key, 0, len(frontend)+4), frontend...).Index(uint32(slot + 1)))
 }
 
-// build writes a generation, which must not exist. Its rules come last.
+// build writes a generation, which must not exist yet. It writes the rules last.
 func (w *writer) build(c *content) {
 	for _, t := range w.g.tables() {
 		w.tx.AddTable(t)

@@ -1,5 +1,5 @@
-// Package layer2 makes the nodes of one network pass connections of clients outside on to each other, unchanged, by
-// rules of nf_tables. Its tables stay in the kernel when the process ends.
+// Package layer2 writes rules of nf_tables by which the nodes of one network pass packets of external clients on to
+// each other, unchanged. Its tables stay in the kernel when the process ends.
 package layer2
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/work"
 )
 
-// Kernel reads and writes nf_tables: nft.Conn.
+// Kernel reads and writes nf_tables. nft.Conn implements it.
 type Kernel interface {
 	Commit(ctx context.Context, tx *nft.Tx) error
 	DeleteTables(ctx context.Context, tables ...nft.Table) error
@@ -32,55 +32,56 @@ type Kernel interface {
 	Read(ctx context.Context, t nft.Table, expected []nft.ExpectedKeys) (*nft.State, error)
 }
 
-// Options for New. All are needed.
+// Options for New. All are required, except Tunnel.
 type Options struct {
 	Kernel Kernel
-	Room   func() int // bytes of a transaction
+	Room   func() int // maximum size of a transaction, in bytes
 	Watch  func(ctx context.Context, tables []nft.Table, subscribed func(), report func(nft.Edit)) error
 	Peers  *cluster.Peers
 	Self   string // the name of this node
 
-	// Neighbours returns how this host reaches addresses (rtnl.Links).
+	// Neighbours returns the neighbours by which this host reaches the addresses (rtnl.Links).
 	Neighbours func(context.Context, []netip.Addr) (rtnl.Neighbourhood, error)
 
-	Tunnel Tunnel // nil: distant nodes are not reached
-	Port   uint16 // of the tunnel
+	Tunnel Tunnel // nil: no tunnel
+	Port   uint16 // UDP port of the tunnel
 
-	Failed func(error)
+	Failed func(error) // called with errors, after which the Follower tries again
 
-	// Moved is called when the hardware address of a node has changed: another host may have taken over its address.
+	// Moved is called when the hardware address of a node has changed: another host may have taken over its IP address.
 	Moved func(node string, from, to net.HardwareAddr)
 }
 
-// Follower writes the tables. Its methods may be called from several goroutines.
+// Follower writes the tables. Its methods are safe for concurrent use.
 type Follower struct {
 	opt     Options
 	loop    *work.Loop
-	needed  chan struct{} // closed when a port is served directly for the first time
+	needed  chan struct{} // closed when the first port is served directly
 	setNeed func()
 
 	mu      sync.Mutex
 	started bool // the first change was applied
 	ports   map[route.PortID]*port
-	changed map[route.PortID]bool // to be rendered
+	changed map[route.PortID]bool // ports to render
 	edited  bool                  // another program changed the tables
 	status  *plane.Direct
 
-	// Of update alone.
+	// Used by update only.
 	g       generation
-	written *content // nil: unknown
+	written *content // nil if the content of the tables is unknown
 	reach   *reach
 
-	recalled bool            // the tables of an earlier run were read
+	restored bool            // former owners were read from the tables of an earlier run
 	numbers  map[link]uint16 // from 1 on
-	links    []link          // by number
+	links    []link          // by number - 1
 	macs     map[linkKey][6]byte
 }
 
 const (
-	// lookPeriod is the time between two looks at the neighbours. It is at least lookFactor times as long as a look takes.
-	lookPeriod = time.Second
-	lookFactor = 200
+	// pollPeriod is the shortest time between two polls of the neighbours. The pause is also at least pollFactor times the
+	// duration of a poll.
+	pollPeriod = time.Second
+	pollFactor = 200
 )
 
 // New returns a Follower. It does nothing yet.
@@ -94,8 +95,8 @@ func New(o Options) *Follower {
 	return f
 }
 
-// Applied implements plane.Follower. The first change stands for the whole table, so that tables that an earlier run
-// left are replaced by complete ones.
+// Applied implements plane.Follower. The first call applies the whole table, so that the tables of an earlier run are
+// replaced by complete ones.
 func (f *Follower) Applied(c route.Change) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -186,9 +187,9 @@ func (f *Follower) watch(ctx context.Context) (time.Duration, error) {
 	return 0, nil
 }
 
-// update writes what has changed. It returns the time until the next look at the neighbours; 0: none is needed.
+// update writes changes. It returns the time until the next poll of the neighbours; 0 if none is needed.
 func (f *Follower) update(ctx context.Context) (time.Duration, error) {
-	ports, changed, idle := f.take()
+	ports, changed, idle := f.takeChanges()
 	if idle {
 		return 0, nil
 	}
@@ -198,32 +199,32 @@ func (f *Follower) update(ctx context.Context) (time.Duration, error) {
 	f.opt.Peers.Want()
 	nodes, listed := f.opt.Peers.All()
 	if !listed {
-		return 0, nil // a change wakes
+		return 0, nil // Peers.Changed wakes the loop
 	}
-	if err := f.remember(ctx, nodes, ports); err != nil {
-		return 0, f.again(changed, err)
+	if err := f.restoreOnce(ctx, nodes, ports); err != nil {
+		return 0, f.retry(changed, err)
 	}
 	began := time.Now()
 	keys, addrs := addresses(f.opt.Self, nodes)
 	n, err := f.opt.Neighbours(ctx, addrs)
 	if err != nil {
-		return 0, f.again(changed, err)
+		return 0, f.retry(changed, err)
 	}
-	next := max(lookPeriod, lookFactor*time.Since(began))
-	now := judge(keys, n)
-	f.compare(now)
-	if err := f.dig(ctx, now, nodes); err != nil {
-		return 0, f.again(changed, err)
+	next := max(pollPeriod, pollFactor*time.Since(began))
+	now := newReach(keys, n)
+	f.reportMoved(now)
+	if err := f.addTunnel(ctx, now, nodes); err != nil {
+		return 0, f.retry(changed, err)
 	}
 	if err := f.write(ctx, ports, changed, now); err != nil {
-		return 0, f.again(changed, err)
+		return 0, f.retry(changed, err)
 	}
 	f.publish(keys, ports)
 	return next, nil
 }
 
-// compare reports hardware addresses that have changed.
-func (f *Follower) compare(now *reach) {
+// reportMoved reports changed hardware addresses.
+func (f *Follower) reportMoved(now *reach) {
 	for key, mac := range now.mac {
 		if was, has := f.macs[key]; has && was != mac {
 			f.opt.Moved(key.node, was[:], mac[:])
@@ -232,8 +233,9 @@ func (f *Follower) compare(now *reach) {
 	}
 }
 
-// take returns the ports, with the slots that follow from their owners, and those that have changed.
-func (f *Follower) take() (ports map[route.PortID]*port, changed map[route.PortID]bool, idle bool) {
+// takeChanges updates the slots of changed ports. It returns all ports, and the IDs of the changed ones. idle is true
+// before the first change.
+func (f *Follower) takeChanges() (ports map[route.PortID]*port, changed map[route.PortID]bool, idle bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.edited {
@@ -248,9 +250,9 @@ func (f *Follower) take() (ports map[route.PortID]*port, changed map[route.PortI
 	return maps.Clone(f.ports), changed, !f.started
 }
 
-// remember recalls the former owners once, and keeps them.
-func (f *Follower) remember(ctx context.Context, nodes []*cluster.Node, ports map[route.PortID]*port) error {
-	if f.recalled {
+// restoreOnce adds the former owners of an earlier run to the ports, in the first update.
+func (f *Follower) restoreOnce(ctx context.Context, nodes []*cluster.Node, ports map[route.PortID]*port) error {
+	if f.restored {
 		return nil
 	}
 	names := map[netip.Addr]string{}
@@ -259,10 +261,10 @@ func (f *Follower) remember(ctx context.Context, nodes []*cluster.Node, ports ma
 		names[a] = keys[i].node
 		names[rtnl.Inner(keys[i].node, a)] = keys[i].node
 	}
-	if err := f.recall(ctx, ports, names); err != nil {
+	if err := f.restore(ctx, ports, names); err != nil {
 		return err
 	}
-	f.recalled = true
+	f.restored = true
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for id, p := range ports {
@@ -273,8 +275,8 @@ func (f *Follower) remember(ctx context.Context, nodes []*cluster.Node, ports ma
 	return nil
 }
 
-// again has ports rendered by the next update, which reads the kernel.
-func (f *Follower) again(changed map[route.PortID]bool, err error) error {
+// retry marks ports as changed, so that the next update rebuilds the tables. It returns err.
+func (f *Follower) retry(changed map[route.PortID]bool, err error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for id := range changed {
@@ -284,7 +286,7 @@ func (f *Follower) again(changed map[route.PortID]bool, err error) error {
 	return err
 }
 
-// write brings the tables to what follows from the ports and the reach.
+// write updates or rebuilds the tables from the ports and the reach.
 func (f *Follower) write(
 	ctx context.Context, ports map[route.PortID]*port, changed map[route.PortID]bool, r *reach,
 ) error {
@@ -293,7 +295,7 @@ func (f *Follower) write(
 		return nil
 	}
 	c := &content{
-		layout: layout{devices: r.devices, tunnel: f.opt.Port}, small: map[place]map[string]nft.Element{},
+		layout: layout{devices: r.devices, tunnel: f.opt.Port}, small: map[setKey]map[string]nft.Element{},
 		ports: map[route.PortID]*rendered{}, addrs: map[netip.Addr]*rendered{},
 	}
 	for id, p := range ports {
@@ -318,7 +320,7 @@ func (f *Follower) write(
 	return w.err
 }
 
-// number returns the number of a node at an address, from 1 on. It stays the same.
+// number returns the number of a link, from 1 on. The number of a link never changes.
 func (f *Follower) number(l link) uint16 {
 	if f.numbers[l] == 0 {
 		f.links = append(f.links, l)
@@ -327,7 +329,7 @@ func (f *Follower) number(l link) uint16 {
 	return f.numbers[l]
 }
 
-// remove deletes the tables.
+// remove deletes the tables and the tunnel.
 func (f *Follower) remove(ctx context.Context) error {
 	_, err := Remove(ctx, f.opt.Kernel, f.opt.Tunnel)
 	f.mu.Lock()
@@ -351,7 +353,7 @@ func (f *Follower) publish(keys []linkKey, ports map[route.PortID]*port) {
 	f.status = s
 }
 
-// Status returns the present state; nil if no port is served directly.
+// Status returns the current status; nil if no port is served directly.
 func (f *Follower) Status() *plane.Direct {
 	f.mu.Lock()
 	defer f.mu.Unlock()

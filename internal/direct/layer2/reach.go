@@ -12,29 +12,30 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// reach is how this node reaches the others.
+// reach has the links by which this node reaches other nodes.
 type reach struct {
-	devices []nft.Device // on which packets may enter
+	devices []nft.Device // devices on which packets may enter
 	links   map[linkKey]link
-	why     map[linkKey]string // of the others: why not
-	macs    map[[6]byte]bool   // of nodes
+	why     map[linkKey]string // the reason why a node is not reached
+	macs    map[[6]byte]bool   // hardware addresses that belong to one node only
 	mac     map[linkKey][6]byte
-	distant []linkKey           // of the others: those that a tunnel may reach
-	outer   map[netip.Addr]bool // from which packets of the tunnel may come
+	distant []linkKey           // unreached nodes that a tunnel may reach
+	outer   map[netip.Addr]bool // accepted source addresses of tunnel packets
 }
 
+// linkKey is a node in an IP family.
 type linkKey struct {
 	node   string
 	family route.Family
 }
 
-// link leads to a node.
+// link is the address of a node, and the device that leads to it.
 type link struct {
 	addr   netip.Addr
 	device nft.Device
 }
 
-// equal reports whether two are the same.
+// equal reports whether the tables for both would be the same.
 func (r *reach) equal(o *reach) bool {
 	return o != nil && slices.Equal(r.devices, o.devices) && mapsEqual(r.links, o.links) && mapsEqual(r.macs, o.macs) &&
 		mapsEqual(r.outer, o.outer)
@@ -52,7 +53,7 @@ func mapsEqual[K, V comparable](a, b map[K]V) bool {
 	return true
 }
 
-// addresses returns the addresses of the other nodes, the first one in each family.
+// addresses returns the first address of each other node in each family, and their keys.
 func addresses(self string, nodes []*cluster.Node) (keys []linkKey, addrs []netip.Addr) {
 	for _, n := range nodes {
 		if n.Name == self {
@@ -68,9 +69,10 @@ func addresses(self string, nodes []*cluster.Node) (keys []linkKey, addrs []neti
 	return keys, addrs
 }
 
-// judge decides which nodes can be reached at layer 2. A hardware address that several hosts have is that of something
-// between them, which forwards by addresses: a packet for a Service would not arrive.
-func judge(keys []linkKey, n rtnl.Neighbourhood) *reach {
+// newReach returns the nodes that can be reached at layer 2. If several hosts have the same hardware address, it
+// belongs to a device between them that forwards by IP address. That device would not deliver packets for a Service to
+// a node.
+func newReach(keys []linkKey, n rtnl.Neighbourhood) *reach {
 	r := &reach{
 		links: map[linkKey]link{}, why: map[linkKey]string{}, macs: map[[6]byte]bool{}, mac: map[linkKey][6]byte{},
 		outer: map[netip.Addr]bool{},
@@ -99,7 +101,7 @@ func (r *reach) sortDevices() {
 	r.devices = slices.Compact(r.devices)
 }
 
-// add adds a node.
+// add adds a link to a node, or the reason why it is not reached. p is nil if there is no route.
 func (r *reach) add(key linkKey, p *rtnl.Neighbour, holders map[[6]byte][]string) {
 	if p == nil {
 		r.why[key] = "there is no route"

@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// A node is reached if it is a neighbour with a hardware address of its own.
-func TestJudge(t *testing.T) {
+// A node is reached if it is a neighbour, and no other host has its hardware address.
+func TestNewReach(t *testing.T) {
 	eth0 := rtnl.Device{Name: "eth0", Index: 2}
 	at := func(n, mac byte) *rtnl.Neighbour {
 		return &rtnl.Neighbour{
@@ -24,7 +24,7 @@ func TestJudge(t *testing.T) {
 	for _, name := range []string{"b", "c", "d", "e", "f", "g", "h"} {
 		keys = append(keys, linkKey{name, route.IPv4})
 	}
-	r := judge(keys, rtnl.Neighbourhood{
+	r := newReach(keys, rtnl.Neighbourhood{
 		Uplinks: []rtnl.Device{eth0}, Gateways: []rtnl.Neighbour{*at(1, 1)},
 		Peers: []*rtnl.Neighbour{at(2, 2), at(3, 1), at(4, 4), at(5, 4), silent, routed, nil},
 	})

@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/nft"
 )
 
-// rebuild writes another generation, and deletes the one that is there after that.
+// rebuild writes the generation that is not in use, and then deletes the other one.
 func (f *Follower) rebuild(ctx context.Context, w *writer, c *content) error {
 	there, err := existing(ctx, f.opt.Kernel)
 	if err != nil {
@@ -26,8 +26,8 @@ func (f *Follower) rebuild(ctx context.Context, w *writer, c *content) error {
 	return f.opt.Kernel.DeleteTables(ctx, (1 - f.g).tables()...)
 }
 
-// free returns the generation that is not in use. If both exist, a run of the program has ended before it had deleted
-// the old one, or before it had written the chains of the new one, which come last.
+// free returns the generation that is not in use. Both exist if an earlier run was killed before it deleted the old
+// generation, or before it wrote the chains of the new one, which come last.
 func (f *Follower) free(ctx context.Context, there []nft.Table) (generation, error) {
 	for g := range generation(generations) {
 		if !slices.ContainsFunc(there, func(t nft.Table) bool { return t.Name == g.name() }) {
@@ -41,7 +41,7 @@ func (f *Follower) free(ctx context.Context, there []nft.Table) (generation, err
 	return 1, nil
 }
 
-// Remove deletes all tables of this package and the tunnel, and returns a few words for each.
+// Remove deletes all tables of this package and the tunnel, and returns a description of each.
 func Remove(ctx context.Context, k Kernel, t Tunnel) (removed []string, err error) {
 	there, err := existing(ctx, k)
 	if err != nil {
@@ -63,7 +63,7 @@ func Remove(ctx context.Context, k Kernel, t Tunnel) (removed []string, err erro
 	return removed, err
 }
 
-// existing returns the tables that exist.
+// existing returns the tables of this package that exist.
 func existing(ctx context.Context, k Kernel) (there []nft.Table, err error) {
 	for _, t := range Tables() {
 		has, err := k.Has(ctx, t, "")

@@ -12,7 +12,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/slots"
 )
 
-// Tables are rebuilt under another name, so that the old ones work until the new ones do.
+// generation is one of two names of the tables. Tables are rebuilt under the other name, so that the old ones work
+// until the new ones do.
 type generation int
 
 const generations = 2
@@ -26,7 +27,7 @@ func (g generation) tables() []nft.Table {
 	}
 }
 
-// Tables returns the tables that this package may make.
+// Tables returns the tables that this package may create.
 func Tables() (all []nft.Table) {
 	for g := range generation(generations) {
 		all = append(all, g.tables()...)
@@ -34,10 +35,10 @@ func Tables() (all []nft.Table) {
 	return all
 }
 
-// side is one of the places where a packet is passed on, of one family.
+// side is one of the hooks at which packets of a family are passed on.
 type side struct {
 	ip       nft.Family
-	entering bool // as a device receives it; false: after conntrack
+	entering bool // true: at the ingress of a device; false: after conntrack
 }
 
 func sides() []side {
@@ -58,7 +59,7 @@ func (s side) table(g generation) nft.Table {
 	return nft.Table{Family: s.ip, Name: g.name()}
 }
 
-// name completes the name of a set or chain: a netdev table has both families.
+// name returns the full name of a set or chain: a netdev table has both families.
 func (s side) name(of string) string {
 	if s.entering {
 		return of + "-" + s.ip.String()
@@ -73,52 +74,53 @@ func (s side) addr() nft.Type {
 	return nft.Addr6
 }
 
-// The sets of a side, and the one of all peers.
-
+// vips is the set of external addresses.
 func (s side) vips() nft.Set { return nft.Set{Name: s.name("vips"), Key: []nft.Type{s.addr()}} }
 
-func (s side) byClient(of subject) nft.Set {
+// byClient is the set of frontends with session affinity.
+func (s side) byClient(of keyKind) nft.Set {
 	return nft.Set{Name: s.name(of.prefix() + "by-client"), Key: s.types(of)}
 }
 
-// subject is what is passed on.
-type subject int
+// keyKind is the kind of the key by which a packet finds its frontend.
+type keyKind int
 
 const (
-	packets  subject = iota // with the port of a frontend
-	portless                // ICMP errors about packets to the client, and fragments
+	withPort keyKind = iota // address, protocol and port
+	portless                // address only: for ICMP errors about packets to the client, and for fragments
 )
 
-func subjects() []subject { return []subject{packets, portless} }
+func keyKinds() []keyKind { return []keyKind{withPort, portless} }
 
-func (of subject) prefix() string { return [...]string{"", "portless-"}[of] }
+func (of keyKind) prefix() string { return [...]string{"", "portless-"}[of] }
 
-// types is the type of a key of frontends. Portless is the address alone: later fragments have no port, and nft has no
-// words for a key that consists of parts of the packet in an ICMP error.
-func (s side) types(of subject) []nft.Type {
+// types returns the type of a key of frontends. A portless key is the address alone: later fragments have no port, and
+// nft has no syntax for a key from fields of the packet in an ICMP error.
+func (s side) types(of keyKind) []nft.Type {
 	return [...][]nft.Type{{s.addr(), nft.Proto, nft.Port}, {s.addr()}}[of]
 }
 
-// key returns the fields with a key of frontends, and client those with the address and port of the client.
-func (s side) key(of subject) []nft.Field {
+// key returns the packet fields of a key of frontends.
+func (s side) key(of keyKind) []nft.Field {
 	to := nft.Destination(s.ip)
 	return [...][]nft.Field{{to, nft.NextHeader(s.ip), nft.DestinationPort()}, {to}}[of]
 }
 
-func (s side) client(of subject) (addr, port nft.Field) {
+// client returns the packet fields of the address and port of the client.
+func (s side) client(of keyKind) (addr, port nft.Field) {
 	if of == portless {
 		return nft.EmbeddedDestination(s.ip), nft.EmbeddedDestinationPort(s.ip)
 	}
 	return nft.Source(s.ip), nft.SourcePort()
 }
 
-// stage is why a packet is passed on: direct.Choice has the node for each.
+// stage is the field of direct.Choice that has the next node of a packet.
 type stage int
 
 const (
-	entering stage = iota
-	unknown
-	lost
+	entering stage = iota // Choice.Entering
+	unknown               // Choice.Unknown
+	lost                  // Choice.Lost
 )
 
 func (s side) stages() []stage {
@@ -128,37 +130,39 @@ func (s side) stages() []stage {
 	return []stage{unknown, lost}
 }
 
-// slots is the map that leads from slots to nodes, after conntrack.
-func (s side) slots(of subject, at stage) nft.Set {
+// slots is the map from slots to the numbers of nodes, after conntrack.
+func (s side) slots(of keyKind, at stage) nft.Set {
 	return nft.Set{
 		Name: of.prefix() + [...]string{unknown: "owners", lost: "former"}[at],
 		Key:  append(s.types(of), nft.Index), Data: []nft.Type{nft.Index},
 	}
 }
 
-// owners is the map that leads from slots to the addresses of nodes on a device, for packets that enter: a second map
-// from nodes to addresses would cost each of them a look-up.
-func (s side) owners(of subject, on nft.Device) nft.Set {
+// owners is the map from slots to the addresses of nodes on a device, for packets that enter. Numbers of nodes would
+// cost these packets a second look-up.
+func (s side) owners(of keyKind, on nft.Device) nft.Set {
 	return nft.Set{
 		Name: s.name(fmt.Sprintf("%sowners-%d", of.prefix(), on.Index)),
 		Key:  append(s.types(of), nft.Index), Data: []nft.Type{s.addr()},
 	}
 }
 
-// find returns the statement that sets the priority to the number of the node, from that of the slot.
-func (s side) find(of subject, at stage) nft.Statement {
+// find returns the statement that replaces the slot in the priority by the number of its node.
+func (s side) find(of keyKind, at stage) nft.Statement {
 	return nft.SetPriority(s.slots(of, at).Name, append(s.key(of), nft.Priority())...)
 }
 
+// nodes is the map from the numbers of nodes on a device to their addresses.
 func (s side) nodes(on nft.Device) nft.Set {
 	return nft.Set{
 		Name: fmt.Sprintf("nodes-%d", on.Index), Key: []nft.Type{nft.Index}, Data: []nft.Type{s.addr()},
 	}
 }
 
+// peers is the set of the hardware addresses of nodes.
 func peers() nft.Set { return nft.Set{Name: "peers", Key: []nft.Type{nft.Ether}} }
 
-// outer is the set of addresses from which packets of the tunnel may come.
+// outer is the set of accepted source addresses of tunnel packets.
 func (s side) outer() nft.Set { return nft.Set{Name: s.name("tunnel-ends"), Key: []nft.Type{s.addr()}} }
 
 func (s side) sets(devices []nft.Device) []nft.Set {
@@ -166,7 +170,7 @@ func (s side) sets(devices []nft.Device) []nft.Set {
 	if s.entering && s.ip == nft.IP4 {
 		all = append(all, peers())
 	}
-	for _, of := range subjects() {
+	for _, of := range keyKinds() {
 		all = append(all, s.byClient(of))
 		for _, d := range devices {
 			if s.entering {
@@ -188,28 +192,28 @@ func (s side) sets(devices []nft.Device) []nft.Set {
 	return append(all, s.outer())
 }
 
-// layout is what the rules depend on, besides the sets.
+// layout has the inputs of the rules.
 type layout struct {
 	devices  []nft.Device
 	byClient bool   // a port has session affinity
-	tunnel   uint16 // its UDP port; 0: there is none
+	tunnel   uint16 // UDP port of the tunnel; 0: no tunnel
 }
 
 func (l layout) equal(o layout) bool {
 	return slices.Equal(l.devices, o.devices) && l.byClient == o.byClient
 }
 
-// prerouting is a chain of each generation.
+// prerouting is the name of a chain that exists if a generation is complete.
 const prerouting = "prerouting"
 
 const (
-	// hops is how many hops a packet gets that is passed on because this node does not know its connection. It loses one
-	// each time, and one with no more than lastHops is not passed on: so there is no loop, whatever nodes believe, and
-	// hops are left for the way to the pod.
+	// hops is the TTL of a packet that is passed on because this node does not have its connection. Each node decrements
+	// the TTL, and passes no packet on whose TTL is lastHops or less. So there is no loop, even if nodes disagree, and
+	// enough hops are left for the way to the pod.
 	hops     = 16
-	lastHops = hops - direct.Passes
+	lastHops = hops - direct.MaxPasses
 
-	// afterConntrack is between conntrack (-200) and NAT (-100): an entry that is dropped here is never confirmed.
+	// afterConntrack is between conntrack (-200) and NAT (-100): the entry of a packet dropped here is never confirmed.
 	afterConntrack = -150
 )
 
@@ -237,11 +241,11 @@ func (g generation) chains(l layout) map[nft.Table][]nft.Chain {
 	return all
 }
 
-// enter returns the rule for packets as a device receives them: those that another node has passed on already stay, and
-// fragments, whose owner only session affinity tells.
+// enter returns the rule for packets that a device receives. It ignores packets from other nodes. Without session
+// affinity it also ignores IPv4 fragments, because their slot depends on the port.
 func (s side) enter(l layout) nft.Rule {
 	more := []nft.Statement{nft.HopsAbove(s.ip, 1), nft.Goto(s.name("forward"))}
-	if s.ip == nft.IP4 && !l.byClient { // of IPv6, the next header says it
+	if s.ip == nft.IP4 && !l.byClient { // IPv6 fragments have another next header, which matches no frontend
 		more = append([]nft.Statement{nft.Whole()}, more...)
 	}
 	return nft.NewRule(append([]nft.Statement{
@@ -249,18 +253,19 @@ func (s side) enter(l layout) nft.Rule {
 	}, more...)...)
 }
 
-// forward returns the chains for packets that enter here: those of slots that other nodes own go there. What has no
-// port comes last, so that other packets do not pay for it. Nor do they pay for session affinity that no port has.
+// forward returns the chains that send packets to the owner of their slot, if that is another node. Rules for packets
+// without a port come last, so that other packets do not pay for them. Rules for session affinity exist only if a port
+// has it.
 func (s side) forward(l layout) []nft.Chain {
 	in, clear := nft.Of(s.ip), nft.NewRule(nft.ClearPriority())
-	choose := func(of subject) []nft.Rule {
+	choose := func(of keyKind) []nft.Rule {
 		rules := s.choose(of, in)
 		if !l.byClient {
 			rules = rules[:1]
 		}
 		return rules
 	}
-	send := func(of subject, rules []nft.Rule) []nft.Rule {
+	send := func(of keyKind, rules []nft.Rule) []nft.Rule {
 		for _, d := range l.devices {
 			to := nft.Forward(s.ip, d, s.owners(of, d).Name, append(s.key(of), nft.Priority())...)
 			rules = append(rules, nft.NewRule(in, to))
@@ -269,12 +274,12 @@ func (s side) forward(l layout) []nft.Chain {
 	}
 	toErrors := nft.NewRule(in, nft.ICMPError(s.ip), nft.Goto(s.name("errors")))
 	errors := nft.Chain{Name: s.name("errors"), Rules: append(send(portless, choose(portless)), clear)}
-	forward := nft.Chain{Name: s.name("forward"), Rules: append(send(packets, choose(packets)), toErrors, clear)}
+	forward := nft.Chain{Name: s.name("forward"), Rules: append(send(withPort, choose(withPort)), toErrors, clear)}
 	if !l.byClient {
 		return []nft.Chain{errors, forward}
 	}
 	first := 0
-	if s.ip == nft.IP6 { // there fragments have another next header
+	if s.ip == nft.IP6 { // the other rules do not match fragments, which have another next header
 		first = len(forward.Rules) - 1
 	}
 	toFragments := nft.NewRule(in, nft.Fragment(s.ip), nft.Goto(s.name("fragments")))
@@ -283,8 +288,8 @@ func (s side) forward(l layout) []nft.Chain {
 	return []nft.Chain{errors, fragments, forward}
 }
 
-// fragments returns rules that set the priority to the number of the slot of a fragment. Without session affinity it
-// depends on the port, which only the first fragment has.
+// fragments returns rules that set the priority to the slot of a fragment. They accept fragments for frontends without
+// session affinity: their slot depends on the port, which only the first fragment has.
 func (s side) fragments(in nft.Statement) []nft.Rule {
 	byClient := nft.In(s.byClient(portless).Name, s.key(portless)...)
 	return []nft.Rule{
@@ -293,9 +298,8 @@ func (s side) fragments(in nft.Statement) []nft.Rule {
 	}
 }
 
-// pass returns the chains for segments of TCP connections that this node does not know, and for ICMP errors about
-// packets of these. They go to the owner, or to the owner before this node. This is a copy: the packet is dropped, so
-// that conntrack forgets it.
+// pass returns the chains for segments of TCP connections that this node does not have, and for ICMP errors about them.
+// They send a copy to the owner or a former owner, and drop the packet, so that conntrack does not add an entry.
 func (s side) pass(devices []nft.Device) []nft.Chain {
 	var pass []nft.Rule
 	for _, d := range devices {
@@ -305,7 +309,7 @@ func (s side) pass(devices []nft.Device) []nft.Chain {
 	hook := nft.Chain{Name: prerouting, Hook: &nft.Hook{
 		Type: "filter", Point: nft.Prerouting, Priority: afterConntrack,
 	}}
-	for _, of := range subjects() {
+	for _, of := range keyKinds() {
 		first := [...][]nft.Statement{{nft.TCP()}, nil}[of]
 		from := [...]nft.Statement{nft.Midstream(), nft.Unknown(s.ip)}[of]
 		pass := func(at stage, more ...nft.Statement) nft.Rule {
@@ -321,28 +325,28 @@ func (s side) pass(devices []nft.Device) []nft.Chain {
 		} {
 			name, rules := of.prefix()+c.name, append(s.choose(of, first...), c.rules...)
 			chains = append(chains, nft.Chain{Name: name, Rules: append(rules, nft.NewRule(nft.ClearPriority()))})
-			// Nft lists a comparison that follows another as a range.
+			// The comparison of hops is not next to another comparison: nft would list both as a range.
 			hook.Rules = append(hook.Rules, nft.NewRule(from, nft.In(s.vips().Name, nft.Destination(s.ip)),
 				nft.HopsAbove(s.ip, c.above), nft.Goto(name)))
 		}
 	}
-	// What is not translated would go back to the router, and come again, until it has no hops left.
+	// Packets that are not translated would loop between the router and this node until their TTL is 0.
 	return append(chains, hook, nft.Chain{
 		Name: "untranslated", Hook: &nft.Hook{Type: "filter", Point: nft.Forwarding},
 		Rules: []nft.Rule{nft.NewRule(nft.Invalid(), nft.In(s.vips().Name, nft.Destination(s.ip)), nft.Drop())},
 	})
 }
 
-// guard returns the chain that drops packets of the tunnel that come from elsewhere than other nodes.
+// guard returns the chain that drops tunnel packets that do not come from other nodes.
 func (s side) guard(port uint16) nft.Chain {
 	return nft.Chain{Name: "input", Hook: &nft.Hook{Type: "filter", Point: nft.Input}, Rules: []nft.Rule{
 		nft.NewRule(nft.VXLAN(port, rtnl.TunnelNetwork), nft.Not(nft.In(s.outer().Name, nft.Source(s.ip))), nft.Drop()),
 	}}
 }
 
-// choose returns rules that set the priority to the number of the slot, by address and port of the client, or by the
-// address alone for session affinity. They begin with statements.
-func (s side) choose(of subject, first ...nft.Statement) []nft.Rule {
+// choose returns rules that set the priority to the slot: by the address and port of the client, and for session
+// affinity by the address alone. Each rule begins with the given statements.
+func (s side) choose(of keyKind, first ...nft.Statement) []nft.Rule {
 	addr, port := s.client(of)
 	draw := func(by ...nft.Field) nft.Statement { return nft.DrawByHash(slots.Seed, 1, direct.Slots, by...) }
 	rule := func(more ...nft.Statement) nft.Rule { return nft.NewRule(append(slices.Clone(first), more...)...) }

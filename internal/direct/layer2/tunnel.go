@@ -13,14 +13,14 @@ import (
 // TunnelName is the name of the interface of the tunnel.
 const TunnelName = "sluice-direct"
 
-// Tunnel makes distant nodes neighbours: rtnl.Tunnel.
+// Tunnel makes distant nodes neighbours. rtnl.Tunnel implements it.
 type Tunnel interface {
 	Neighbours(ctx context.Context, self rtnl.End, far []rtnl.End) ([]rtnl.Neighbour, error)
 	Remove() (bool, error)
 }
 
-// dig adds the distant nodes that answer in the tunnel. It is there while there is a distant node.
-func (f *Follower) dig(ctx context.Context, r *reach, nodes []*cluster.Node) error {
+// addTunnel adds links to the distant nodes that answer in the tunnel. The tunnel exists while there is a distant node.
+func (f *Follower) addTunnel(ctx context.Context, r *reach, nodes []*cluster.Node) error {
 	if f.opt.Tunnel == nil {
 		return nil
 	}
@@ -47,8 +47,8 @@ func (f *Follower) dig(ctx context.Context, r *reach, nodes []*cluster.Node) err
 	return nil
 }
 
-// ends returns the ends of the tunnel: of this node, and of distant ones. What carries packets through the tunnel uses
-// the family of the first address of this node.
+// ends returns the ends of the tunnel: of this node, and of the distant nodes. Outer addresses have the family of the
+// first address of this node. Nodes without such an address are omitted.
 func ends(self string, nodes []*cluster.Node, distant []linkKey) (here rtnl.End, keys []linkKey, far []rtnl.End) {
 	i := slices.IndexFunc(nodes, func(n *cluster.Node) bool { return n.Name == self })
 	if i < 0 || len(nodes[i].Addresses) == 0 {

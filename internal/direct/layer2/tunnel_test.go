@@ -37,9 +37,9 @@ func (f *fakeTunnel) Remove() (bool, error) {
 	return true, nil
 }
 
-// Distant nodes are reached if they answer in the tunnel. It leads to their addresses in the family of the first
-// address of this node; nodes without one are not in it. Without a distant node it is removed.
-func TestDig(t *testing.T) {
+// Distant nodes are reached if they answer in the tunnel, by their addresses in the family of the first address of this
+// node. Nodes without such an address are not reached. Without a distant node the tunnel is removed.
+func TestAddTunnel(t *testing.T) {
 	addr := netip.MustParseAddr
 	node := func(name string, addrs ...string) *cluster.Node {
 		n := &cluster.Node{Name: name}
@@ -53,13 +53,13 @@ func TestDig(t *testing.T) {
 	}
 	b4, b6 := linkKey{"b", route.IPv4}, linkKey{"b", route.IPv6}
 	c4, d6 := linkKey{"c", route.IPv4}, linkKey{"d", route.IPv6}
-	r := judge(nil, rtnl.Neighbourhood{Uplinks: []rtnl.Device{{Name: "eth0", Index: 2}}})
+	r := newReach(nil, rtnl.Neighbourhood{Uplinks: []rtnl.Device{{Name: "eth0", Index: 2}}})
 	for _, key := range []linkKey{b4, b6, c4, d6} {
 		r.add(key, &rtnl.Neighbour{Routed: true}, nil)
 	}
 	tunnel := &fakeTunnel{answer: map[string]bool{"b": true}}
 	f := New(Options{Self: "a", Tunnel: tunnel})
-	if err := f.dig(t.Context(), r, nodes); err != nil {
+	if err := f.addTunnel(t.Context(), r, nodes); err != nil {
 		t.Fatal(err)
 	}
 	inner6 := rtnl.Inner("b", addr("fd00::2"))
@@ -87,7 +87,7 @@ func TestDig(t *testing.T) {
 	if self := (rtnl.End{Name: "a", Outer: addr("10.0.0.1")}); tunnel.self != self {
 		t.Errorf("this end is %v, want %v", tunnel.self, self)
 	}
-	if err := f.dig(t.Context(), &reach{}, nodes); err != nil || tunnel.removed != 1 {
+	if err := f.addTunnel(t.Context(), &reach{}, nodes); err != nil || tunnel.removed != 1 {
 		t.Errorf("without distant nodes: %v, removed %d times", err, tunnel.removed)
 	}
 }

@@ -3,40 +3,40 @@ package watch
 import "time"
 
 const (
-	// A walk through the table takes the same time as long as its size is the same. More CPU time is that of packets,
-	// which the kernel processes in between; reading entries is added.
+	// perEntry is the CPU time to read an entry. The pacer computes the cost of a poll from the walks and the entries,
+	// because the measured CPU time includes packets that the kernel processes during a walk.
 	perEntry = 4 * time.Microsecond
 
-	// Looks take one part in 125 of a CPU. While a decision is near they take this much more, which comes back at one
-	// part in 500: together a hundredth.
+	// Polls take one part in rest of a CPU. While a decision is near they may use up the credit, which is regained at one
+	// part in regained. Together this is a hundredth of a CPU.
 	rest     = 125
 	credit   = 300 * time.Millisecond
 	regained = 500
 )
 
-// pacer decides how long to pause between looks.
+// pacer computes the pauses between polls.
 type pacer struct {
-	walk time.Duration // that a walk takes without packets; 0: not known yet
-	left time.Duration // of the credit
+	walk time.Duration // CPU time of a walk through the table, without packets; 0 before the first poll
+	left time.Duration // remaining credit
 }
 
-// look is what a look took, and when the next is wanted.
-type look struct {
+// poll is the cost of a poll, and the wanted time of the next one.
+type poll struct {
 	cpu   time.Duration
 	read  read
-	pause time.Duration // at least, until the next
-	near  time.Duration // until a decision is possible; 0: none is near
+	pause time.Duration // the shortest pause until the next poll
+	near  time.Duration // time until a decision is possible; 0 if none is near
 }
 
-// read is how much of the table was read.
+// read is the amount that a poll read from the table.
 type read struct{ walks, entries int }
 
 func newPacer() *pacer { return &pacer{left: credit} }
 
-// pause returns the time until the next look.
-func (p *pacer) pause(l look) time.Duration {
+// pause returns the time until the next poll.
+func (p *pacer) pause(l poll) time.Duration {
 	one := l.cpu / time.Duration(max(1, l.read.walks))
-	if p.walk += p.walk / 200; p.walk == 0 || one < p.walk { // it grows slowly if the table did
+	if p.walk += p.walk / 200; p.walk == 0 || one < p.walk { // grows slowly, in case the table grew
 		p.walk = one
 	}
 	took := time.Duration(l.read.walks)*p.walk + time.Duration(l.read.entries)*perEntry

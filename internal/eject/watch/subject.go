@@ -9,35 +9,35 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/conntrack"
 )
 
-// mostAnswered bounds the IDs of connections to a backend. Of more, a part is compared.
-const mostAnswered = 1 << 16
+// maxAnswered bounds the IDs of connections to a backend. If there are more, a sample is compared.
+const maxAnswered = 1 << 16
 
-// subject is a backend of a port whose connections are watched, as some failed or as it is on trial.
+// subject is a backend of a port whose connections are watched, because some failed or because it is on trial.
 type subject struct {
 	eject.Record
 
-	open []conntrack.Entry // connections without an answer: those that failed, and those that began on trial
+	open []conntrack.Entry // connections without an answer that failed or began during a trial
 
 	answered answered
-	listed   time.Time // the last listing; zero: none
-	known    bool      // the last look would have listed a connection that succeeded after a failure
-	idle     bool      // the last look saw no connection that waits
+	listed   time.Time // when answered was listed; zero: never
+	observed bool      // the last poll would have listed a success
+	idle     bool      // the last poll had no open connection
 }
 
 // follow adds a connection without an answer.
 func (s *subject) follow(e conntrack.Entry) {
-	if len(s.open) < mostOpen {
+	if len(s.open) < maxOpen {
 		s.open = append(s.open, e)
 	}
 }
 
-// restart forgets what happened before a trial, but not which connections there are.
+// restart resets the evidence at the beginning of a trial. It keeps the listing of answered connections.
 func (s *subject) restart() {
-	s.Forget()
+	s.Reset()
 	s.open = nil
 }
 
-// answered is a set of connections, by ID. With a mask it has only the IDs without these bits.
+// answered is a set of IDs of connections. It is a sample: it omits IDs with a bit of the mask.
 type answered struct {
 	ids  map[uint32]struct{}
 	mask uint32
@@ -50,7 +50,7 @@ func (a *answered) add(id uint32) {
 	if id&a.mask != 0 {
 		return
 	}
-	if a.ids[id] = struct{}{}; len(a.ids) <= mostAnswered {
+	if a.ids[id] = struct{}{}; len(a.ids) <= maxAnswered {
 		return
 	}
 	a.mask = a.mask<<2 | 3
@@ -61,16 +61,16 @@ func (a *answered) add(id uint32) {
 	}
 }
 
-// has reports whether the set has an ID, or would not have it for its mask.
+// has reports whether the set has an ID, or omits it because of the mask.
 func (a *answered) has(id uint32) bool {
 	_, has := a.ids[id]
 	return has || id&a.mask != 0
 }
 
-// compare takes a listing of connections that were answered. One that the last listing did not have succeeded.
+// compare compares a listing of answered connections with the previous one. A new connection is a success.
 func (s *subject) compare(now answered, at time.Time) {
 	first := s.listed.IsZero()
-	s.known = !first || len(now.ids) == 0
+	s.observed = !first || len(now.ids) == 0
 	for id := range now.ids {
 		if !first && !s.answered.has(id) {
 			s.Succeed()
@@ -81,8 +81,8 @@ func (s *subject) compare(now answered, at time.Time) {
 	s.answered, s.listed = now, at
 }
 
-// asked returns the connections that were followed and are not unanswered any more.
-func (p *Part) asked(seen map[uint32]*waiting) map[*subject][]conntrack.Entry {
+// takeGone removes and returns the followed connections that are no longer among the unanswered ones.
+func (p *Part) takeGone(seen map[uint32]*waiting) map[*subject][]conntrack.Entry {
 	all := map[*subject][]conntrack.Entry{}
 	for q := range p.active {
 		for _, s := range q.subjects {
@@ -100,8 +100,8 @@ func (p *Part) asked(seen map[uint32]*waiting) map[*subject][]conntrack.Entry {
 	return all
 }
 
-// ask reads connections. One that was answered in the end succeeded.
-func (p *Part) ask(ctx context.Context, s *subject, list []conntrack.Entry) {
+// check reads connections of a subject until it finds one that was answered, which is a success.
+func (p *Part) check(ctx context.Context, s *subject, list []conntrack.Entry) {
 	for _, e := range list {
 		now, exists, err := p.opt.Table.Get(ctx, e)
 		if err == nil && exists && now.Answered() {
@@ -113,28 +113,28 @@ func (p *Part) ask(ctx context.Context, s *subject, list []conntrack.Entry) {
 	}
 }
 
-// wanted are subjects by backend.
-type wanted map[netip.AddrPort][]*subject
+// byBackend are subjects by their backend.
+type byBackend map[netip.AddrPort][]*subject
 
-// wanted returns the subjects whose connections are to be listed, by backend.
-func (p *Part) wanted(now time.Time) wanted {
-	all := wanted{}
+// due returns the subjects whose connections are to be listed now.
+func (p *Part) due(now time.Time) byBackend {
+	all := byBackend{}
 	for q := range p.active {
 		full := q.Full()
-		for b, s := range q.Standings {
+		for b, s := range q.States {
 			if s.Phase == eject.Ejected && !now.Before(s.Next) { // the trial begins
 				p.subject(q, b)
 			}
 		}
 		for b, s := range q.subjects {
-			s.known, s.idle = false, len(s.open) == 0
-			pause, at := relist, q.Standings[b]
+			s.observed, s.idle = false, len(s.open) == 0
+			pause, at := relist, q.States[b]
 			switch {
 			case at.Phase == eject.Trial && !s.idle, at.Phase == eject.Ejected && now.Before(at.Next):
-				continue // connections will tell, or nothing is to be known
+				continue // open connections decide, or nothing is decided before the trial
 			case at.Phase == eject.Trial, at.Phase == eject.Ejected:
 				pause = trialPause
-			case !full && s.Near(q.Limits):
+			case !full && s.Reaches(q.Limits):
 				pause = 0
 			}
 			if now.Sub(s.listed) >= pause {
@@ -145,14 +145,13 @@ func (p *Part) wanted(now time.Time) wanted {
 	return all
 }
 
-// list lists the answered connections to backends: each walk lists those to one, or to all of a port, or if there are
-// many ports, all.
-func (p *Part) list(ctx context.Context, wanted wanted, now time.Time) (r read, err error) {
+// list lists the answered connections to the backends of subjects.
+func (p *Part) list(ctx context.Context, due byBackend, now time.Time) (r read, err error) {
 	found := map[netip.AddrPort]*answered{}
-	for b := range wanted {
+	for b := range due {
 		found[b] = &answered{}
 	}
-	for f := range wanted.filters() {
+	for f := range due.filters() {
 		r.walks++
 		err := p.opt.Table.Each(ctx, f, func(e conntrack.Entry) error {
 			r.entries++
@@ -167,7 +166,7 @@ func (p *Part) list(ctx context.Context, wanted wanted, now time.Time) (r read, 
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for b, list := range wanted {
+	for b, list := range due {
 		for _, s := range list {
 			s.compare(*found[b], now)
 		}
@@ -175,11 +174,12 @@ func (p *Part) list(ctx context.Context, wanted wanted, now time.Time) (r read, 
 	return r, nil
 }
 
-// fewPorts is up to how many ports are listed one by one: each listing walks the whole table.
-const fewPorts = 2
+// maxFilters is the number of filters above which one listing of all TCP connections is cheaper: each walks the table.
+const maxFilters = 2
 
-// filters returns the listings that have all connections to the backends.
-func (w wanted) filters() map[conntrack.Filter]bool {
+// filters returns filters that together select all connections to the backends: one filter for a single backend,
+// otherwise one for each family and port, or a single one for all TCP connections.
+func (w byBackend) filters() map[conntrack.Filter]bool {
 	all := map[conntrack.Filter]bool{}
 	for b := range w {
 		f := conntrack.Filter{Family: conntrack.IPv4, Protocol: conntrack.TCP, ReplySrc: b}
@@ -191,7 +191,7 @@ func (w wanted) filters() map[conntrack.Filter]bool {
 		}
 		all[f] = true
 	}
-	if len(all) > fewPorts {
+	if len(all) > maxFilters {
 		return map[conntrack.Filter]bool{{Protocol: conntrack.TCP}: true}
 	}
 	return all

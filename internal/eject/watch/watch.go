@@ -1,5 +1,4 @@
-// Package watch notices connections that fail, by looking at conntrack beside all rules, and sets the shares of the
-// backends to which they failed. Package eject decides.
+// Package watch detects failed connections in conntrack, and sets the shares of their backends. Package eject decides.
 package watch
 
 import (
@@ -18,19 +17,19 @@ import (
 )
 
 const (
-	period     = 400 * time.Millisecond  // between looks while a Service uses ejection
-	slowPeriod = 5 * time.Second         // while none does
-	overdue    = 1200 * time.Millisecond // a SYN without an answer for this long is a failure; it was sent again after 1 s
+	period     = 400 * time.Millisecond  // between polls while a Service uses ejection
+	slowPeriod = 5 * time.Second         // between polls while no Service uses ejection
+	overdue    = 1200 * time.Millisecond // age at which an unanswered SYN is a failure; clients retransmit at 1 s
 	trialPause = time.Second             // between listings of the connections to a backend on trial
-	relist     = 5 * time.Second         // the same for one that is not decided on
+	relist     = 5 * time.Second         // between listings of the connections to a backend below the limits
 
-	mostPending = 4096    // unanswered connections to one backend that are followed
-	mostOpen    = 64      // failed connections to one backend that are asked again
-	mostTargets = 1 << 16 // whose failures are counted
-	mostEvents  = 5000    // refusals a second that are read
+	maxPending = 4096    // unanswered connections to one backend that are followed
+	maxOpen    = 64      // failed connections to one backend that are read again
+	maxTargets = 1 << 16 // backends whose failures are counted
+	maxEvents  = 5000    // refusals per second that are read
 )
 
-// Table is conntrack.Table.
+// Table reads conntrack. conntrack.Table implements it.
 type Table interface {
 	Each(ctx context.Context, f conntrack.Filter, fn func(conntrack.Entry) error) error
 	Get(ctx context.Context, e conntrack.Entry) (conntrack.Entry, bool, error)
@@ -42,47 +41,47 @@ type Table interface {
 type Options struct {
 	Table  Table                              // Run closes it
 	Shares func(cluster.Name, cluster.Shares) // cluster.Store.SetShares
-	Direct bool                               // backends may be reached without a translation
-	Before Saved                              // of an earlier run
-	CPU    func() time.Duration               // of this thread; looks pause by it
+	Direct bool                               // clients may connect to backends without DNAT
+	Before Saved                              // state of an earlier run
+	CPU    func() time.Duration               // CPU time of the calling thread, which determines the pauses
 
 	Changed func(Change) // called for each backend that is ejected
-	Save    func(Saved)  // called after each change of a standing
-	Failed  func(error)  // called when the table cannot be read, once for each reason
+	Save    func(Saved)  // called after each change of a state
+	Failed  func(error)  // called when the table cannot be read, unless the error is the same as before
 }
 
 // Change is a backend that was ejected.
 type Change struct {
-	ID       route.PortID
-	Backend  netip.AddrPort
-	Standing eject.Standing
+	ID      route.PortID
+	Backend netip.AddrPort
+	State   eject.State
 }
 
 // Saved is the state that outlives the process.
 type Saved []SavedBackend
 
-// SavedBackend is a backend that is not In, or was ejected lately.
+// SavedBackend is a backend that was ejected recently.
 type SavedBackend struct {
 	Namespace string         `json:"namespace"`
 	Service   string         `json:"service"`
 	Port      string         `json:"port"`
 	Backend   netip.AddrPort `json:"backend"`
-	eject.Standing
+	eject.State
 }
 
-// Part looks at conntrack beside the loop. Its methods may be called by several goroutines.
+// Part polls conntrack and applies ejections. Its methods are safe for concurrent use.
 type Part struct {
 	opt  Options
 	wake chan struct{}
 
 	mu       sync.Mutex
-	services map[cluster.Name][]*port   // with ejection
-	fronts   map[route.Key]*port        // of these
-	backends map[netip.AddrPort][]*port // of these
-	active   map[*port]bool             // with evidence or standings
-	left     map[cluster.Name]bool      // Services whose shares are to be set
-	restored map[cluster.Name]Saved     // until the first change was applied
-	waiting  map[uint32]*waiting        // unanswered connections, by ID
+	services map[cluster.Name][]*port   // ports with ejection
+	fronts   map[route.Key]*port        // the same ports by frontend
+	backends map[netip.AddrPort][]*port // the same ports by backend
+	active   map[*port]bool             // ports with subjects or states
+	stale    map[cluster.Name]bool      // Services whose shares are to be set again
+	restored map[cluster.Name]Saved     // nil after the first change
+	waiting  map[uint32]*waiting        // unanswered connections by ID
 	failed   map[plane.Target]plane.Failed
 	ejected  uint64 // ejections so far
 	events   events
@@ -100,22 +99,22 @@ type port struct {
 // waiting is a connection without an answer.
 type waiting struct {
 	backend netip.AddrPort
-	first   time.Time // look that listed it
-	counted bool
+	first   time.Time // when it was first listed
+	counted bool      // as a failure
 }
 
-// events bounds how many refusals are read.
+// events counts the refusals in the current second.
 type events struct {
 	second time.Time
 	n      int
 }
 
-// New returns a Part, and sets the shares of the earlier run.
+// New returns a Part, and sets the shares that follow from the earlier run.
 func New(opt Options) *Part {
 	p := &Part{
 		opt: opt, wake: make(chan struct{}, 1),
 		services: map[cluster.Name][]*port{}, fronts: map[route.Key]*port{}, backends: map[netip.AddrPort][]*port{},
-		active: map[*port]bool{}, left: map[cluster.Name]bool{}, restored: map[cluster.Name]Saved{},
+		active: map[*port]bool{}, stale: map[cluster.Name]bool{}, restored: map[cluster.Name]Saved{},
 		waiting: map[uint32]*waiting{}, failed: map[plane.Target]plane.Failed{},
 	}
 	for _, s := range opt.Before {
@@ -142,28 +141,25 @@ func (p *Part) Applied(change route.Change) {
 		p.replace(t.Name, t.New)
 	}
 	for name := range p.restored {
-		p.left[name] = true // some backends may be gone
+		p.stale[name] = true // some backends may be gone
 	}
 	p.restored = nil
-	p.awake()
-}
-
-func (p *Part) awake() {
 	select {
 	case p.wake <- struct{}{}:
-	default: // Run wakes anyway
+	default: // a wake-up is pending
 	}
 }
 
-// replace replaces the ports of a Service; nil: it was deleted. What is known of a port stays.
+// replace replaces the ports of a Service, or deletes them if svc is nil. Ports that remain keep their states and
+// evidence.
 func (p *Part) replace(name cluster.Name, svc *route.Service) {
 	before := map[route.PortID]*port{}
 	for _, q := range p.services[name] {
 		before[q.id] = q
-		if len(q.Standings) > 0 {
-			p.left[name] = true
+		if len(q.States) > 0 {
+			p.stale[name] = true
 		}
-		p.forget(q)
+		p.remove(q)
 	}
 	delete(p.services, name)
 	if svc != nil {
@@ -175,8 +171,8 @@ func (p *Part) replace(name cluster.Name, svc *route.Service) {
 	}
 }
 
-// forget removes a port from the indexes.
-func (p *Part) forget(q *port) {
+// remove removes a port from the indexes.
+func (p *Part) remove(q *port) {
 	for _, k := range q.fronts {
 		if p.fronts[k] == q {
 			delete(p.fronts, k)
@@ -191,10 +187,10 @@ func (p *Part) forget(q *port) {
 	delete(p.active, q)
 }
 
-// add adds a port. before is what is known of it; nil: nothing.
+// add adds a port, with the states and evidence of before, if it is not nil.
 func (p *Part) add(before *port, rp *route.Port, name cluster.Name) {
 	q := &port{id: rp.ID(name), subjects: map[netip.AddrPort]*subject{}}
-	q.Limits, q.Standings = rp.Ejection, map[netip.AddrPort]eject.Standing{}
+	q.Limits, q.States = rp.Ejection, map[netip.AddrPort]eject.State{}
 	q.Backends = slices.Concat(rp.Cluster, rp.Local, rp.Ejected)
 	slices.SortFunc(q.Backends, netip.AddrPort.Compare)
 	q.Backends = slices.Compact(q.Backends)
@@ -204,7 +200,7 @@ func (p *Part) add(before *port, rp *route.Port, name cluster.Name) {
 	}
 	for _, s := range p.restored[name] {
 		if s.Port == q.id.Name && slices.Contains(q.Backends, s.Backend) {
-			q.Standings[s.Backend] = s.Standing
+			q.States[s.Backend] = s.State
 		}
 	}
 	for _, b := range q.Backends {
@@ -212,39 +208,39 @@ func (p *Part) add(before *port, rp *route.Port, name cluster.Name) {
 		if before == nil {
 			continue
 		}
-		if s, has := before.Standings[b]; has {
-			q.Standings[b] = s
+		if s, has := before.States[b]; has {
+			q.States[b] = s
 		}
 		if s := before.subjects[b]; s != nil {
 			q.subjects[b] = s
 		}
 	}
 	p.services[name] = append(p.services[name], q)
-	if len(q.Standings)+len(q.subjects) > 0 {
+	if len(q.States)+len(q.subjects) > 0 {
 		p.active[q] = true
 	}
 }
 
-// Failed returns the failures since the start.
+// Failed returns the failed connections to each backend since the start.
 func (p *Part) Failed() map[plane.Target]plane.Failed {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return maps.Clone(p.failed)
 }
 
-// Counts are numbers for metrics.
+// Counts are values of metrics.
 type Counts struct {
 	Ejections uint64 // since the start
-	Ejected   int    // backends that are ejected now, those on trial included
+	Ejected   int    // backends that are ejected now, including those on trial
 }
 
-// Counts returns the numbers.
+// Counts returns the current values.
 func (p *Part) Counts() Counts {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	c := Counts{Ejections: p.ejected}
 	for q := range p.active {
-		for _, s := range q.Standings {
+		for _, s := range q.States {
 			if s.Phase == eject.Ejected || s.Phase == eject.Trial {
 				c.Ejected++
 			}
@@ -253,23 +249,24 @@ func (p *Part) Counts() Counts {
 	return c
 }
 
-// Saved returns the state for another run.
+// Saved returns the state for the next run.
 func (p *Part) Saved() Saved {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var all Saved
 	for q := range p.active {
-		for b, s := range q.Standings {
+		for b, s := range q.States {
 			all = append(all, SavedBackend{q.id.Service.Namespace, q.id.Service.Name, q.id.Name, b, s})
 		}
 	}
 	return all
 }
 
-// Valid returns the backends whose state makes sense at a time: a clock may have jumped, and a file may be of anything.
+// Valid returns the backends whose state is plausible at this time. The clock may have jumped, and the file may have
+// been edited.
 func (s Saved) Valid(now time.Time) (valid Saved) {
 	for _, b := range s {
-		if b.Backend.IsValid() && b.Standing.Valid(now) {
+		if b.Backend.IsValid() && b.State.Valid(now) {
 			valid = append(valid, b)
 		}
 	}

@@ -164,7 +164,7 @@ func (w *world) apply(services ...*route.Service) {
 	w.part.Applied(c)
 }
 
-// want verifies the parts of the shares that are not whole: "10.0.1.1:8080 0".
+// want verifies the shares that are not whole: "10.0.1.1:8080 0".
 func (w *world) want(name cluster.Name, want ...string) {
 	w.t.Helper()
 	synctest.Wait()
@@ -179,7 +179,7 @@ func (w *world) want(name cluster.Name, want ...string) {
 	}
 }
 
-// waitPart waits until a backend has a part of its share, and returns for how long it had another one.
+// waitPart waits until a backend has this part of its share, and returns how long that took.
 func (w *world) waitPart(name cluster.Name, backend string, part uint8) time.Duration {
 	w.t.Helper()
 	began := time.Now()
@@ -196,9 +196,9 @@ func (w *world) waitPart(name cluster.Name, backend string, part uint8) time.Dur
 	return 0
 }
 
-// SYNs that nobody answers eject a backend after less than three seconds. In a trial it has its part for a tenth of a
-// second, and nothing while a connection waits; an answer lets it rise. Others of the Service, and other Services with
-// the backend, lose nothing.
+// Unanswered SYNs eject a backend in less than three seconds. On trial it gets its part for a tenth of a second, and
+// nothing while a connection waits. After an answer its share rises. Other backends of the Service, and other Services
+// with the backend, are not affected.
 func TestSilentBackends(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
@@ -234,13 +234,13 @@ func TestSilentBackends(t *testing.T) {
 	})
 }
 
-// Without a connection the windows of a trial become longer. A connection that is answered late succeeded.
+// Without connections the windows of a trial become longer. A connection that is answered late is a success.
 func TestTrialsWithoutTraffic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const silent = "10.0.1.1:8080"
 		w := newWorld(t, Saved{{
 			Namespace: web.Namespace, Service: web.Name, Backend: addr(silent),
-			Standing: eject.Standing{Phase: eject.Ejected, Times: 1, Since: time.Now(), Next: time.Now()},
+			State: eject.State{Phase: eject.Ejected, Times: 1, Since: time.Now(), Next: time.Now()},
 		}})
 		defer w.run()()
 		w.apply(service(web, 1, route.DefaultEjection()))
@@ -286,8 +286,8 @@ func TestSuccessesInBetween(t *testing.T) {
 	}
 }
 
-// Resets count at once, and only for the Service through which a client came: whatever a tenant lets fail at its own
-// Service, others keep their backends, and of its own it loses no more than are allowed.
+// Resets count at once, and only for the Service that the client used. So failures that a tenant causes at its own
+// Service do not eject backends of other Services, and no more of its own than the limit.
 func TestRefusalsCountForTheirService(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
@@ -313,7 +313,7 @@ func TestRefusalsCountForTheirService(t *testing.T) {
 	})
 }
 
-// Without the annotation all are in at once. A restart needs no new failures, and forgets backends that are gone.
+// Ejections survive a restart, except those of deleted backends. Removing the annotation ends all ejections at once.
 func TestStateOutlivesTheProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
@@ -344,13 +344,13 @@ func TestStateOutlivesTheProcess(t *testing.T) {
 	})
 }
 
-// An endpoint that was gone, or not ready, is in when it is back.
+// An endpoint that was deleted or not ready is In when it is back.
 func TestAReplacedBackendIsIn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := time.Now()
 		w := newWorld(t, Saved{{
 			Namespace: web.Namespace, Service: web.Name, Backend: addr("10.0.1.1:8080"),
-			Standing: eject.Standing{Phase: eject.Ejected, Times: 1, Since: now, Next: now.Add(5 * time.Second)},
+			State: eject.State{Phase: eject.Ejected, Times: 1, Since: now, Next: now.Add(5 * time.Second)},
 		}})
 		defer w.run()()
 		w.apply(service(web, 1, route.DefaultEjection()))
@@ -364,7 +364,7 @@ func TestAReplacedBackendIsIn(t *testing.T) {
 }
 
 // A table that cannot be read is reported once, and read again later.
-func TestATableThatCannotBeRead(t *testing.T) {
+func TestReadErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
 		w.table.err = errors.New("not permitted")

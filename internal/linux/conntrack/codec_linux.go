@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/nl"
 )
 
-// Attribute types of nfnetlink_conntrack.h that package uapi does not have.
+// Attribute types of nfnetlink_conntrack.h that package uapi lacks.
 const (
 	ctaTupleZone = 3
 
@@ -25,7 +25,7 @@ const (
 
 const nfgenHeaderLen = 4
 
-// What a filter compares, as bits of ctaFilterOrig and ctaFilterReply.
+// Bits of ctaFilterOrig and ctaFilterReply: the fields that a filter compares.
 const (
 	filterSrcAddr = 1 << 0
 	filterDstAddr = 1 << 1
@@ -36,12 +36,12 @@ const (
 
 var errShort = errors.New("conntrack message is truncated")
 
-// header is the nfgenmsg every conntrack message begins with.
+// header returns the nfgenmsg with which every conntrack message begins.
 func header(f Family) []byte {
 	return []byte{map[Family]byte{IPv4: unix.AF_INET, IPv6: unix.AF_INET6}[f], 0, 0, 0}
 }
 
-// tuple is one direction of a flow. Invalid addresses and ports of 0 are left out, as in a filter.
+// tuple is one direction of a flow. Its encoding omits invalid addresses and ports of 0, as filters need.
 type tuple struct {
 	protocol uint8
 	src, dst netip.AddrPort
@@ -85,7 +85,7 @@ func (t tuple) appendPorts(to []byte) []byte {
 	return to
 }
 
-// compared returns the parts of the tuple that a filter compares.
+// compared returns the bits of the fields that the tuple has.
 func (t tuple) compared() (flags uint32) {
 	for bit, set := range map[uint32]bool{
 		filterProto: t.protocol != 0, filterSrcAddr: t.src.Addr().IsValid(), filterDstAddr: t.dst.Addr().IsValid(),
@@ -98,13 +98,13 @@ func (t tuple) compared() (flags uint32) {
 	return flags
 }
 
-// encodeFilter encodes a filter for the kernel. Kernels before 5.8 ignore the
-// attribute and send all entries of the family; before 5.18 they ignore the status.
+// encodeFilter encodes a filter for the kernel. Kernels before 5.8 ignore the attribute and send all entries of the
+// family; kernels before 5.18 ignore the status.
 //
-// For IPv6 it encodes ports only: kernels up to 6.18 at least invert the comparison of addresses, and would leave out
-// exactly the matching entries (ctnetlink_filter_match_tuple uses ipv6_addr_cmp as a test of equality). For all
-// protocols it encodes addresses only. For both families it encodes the status only: kernels refuse tuples without a
-// family.
+// A filter for IPv6 has ports only: kernels up to 6.18 at least invert the comparison of addresses, and would omit
+// exactly the matching entries (ctnetlink_filter_match_tuple uses ipv6_addr_cmp as a test of equality). A filter for
+// all protocols has addresses only. A filter for both families has the status only, because kernels reject tuples
+// without a family.
 func encodeFilter(f Filter) []byte {
 	end := func(at netip.AddrPort) netip.AddrPort {
 		if f.Family == IPv6 {
@@ -143,8 +143,8 @@ func encodeFilter(f Filter) []byte {
 	return nl.AppendNested(to, ctaFilter, func(to []byte) []byte { return append(to, flags...) })
 }
 
-// encodeKey identifies one entry by the addresses of its first packet, its zone and its ID, so that a newer entry with
-// the same addresses is not deleted.
+// encodeKey encodes the addresses of the first packet, the zone and the ID of an entry. The ID protects a newer entry
+// with the same addresses from deletion.
 func encodeKey(e Entry) []byte {
 	to := tuple{e.Protocol, e.OrigSrc, e.OrigDst}.append(header(e.Family()), uapi.CTA_TUPLE_ORIG)
 	if e.Zone != 0 {
@@ -156,7 +156,7 @@ func encodeKey(e Entry) []byte {
 	return to
 }
 
-// decode reads one message of a listing.
+// decode decodes the entry in a message of a listing or an event.
 func decode(b []byte) (Entry, error) {
 	if len(b) < nfgenHeaderLen {
 		return Entry{}, errShort
@@ -192,7 +192,7 @@ func decode(b []byte) (Entry, error) {
 	return e, err
 }
 
-// decodeBytes reads the bytes of one direction.
+// decodeBytes decodes the byte counter of one direction.
 func decodeBytes(b []byte, n *uint64) error {
 	return nl.Walk(b, func(typ uint16, data []byte) error {
 		if typ != uapi.CTA_COUNTERS_BYTES {
@@ -226,7 +226,7 @@ func decodeTuple(b []byte, e *Entry, src, dst *netip.AddrPort) error {
 		case uapi.CTA_TUPLE_PROTO:
 			return decodePorts(data, e, &srcPort, &dstPort)
 		case ctaTupleZone:
-			// A zone of the reply direction only does not identify the entry.
+			// The zone of the reply direction does not identify an entry.
 			if src == &e.OrigSrc {
 				return number(&e.Zone, data)
 			}
@@ -269,7 +269,7 @@ func decodePorts(b []byte, e *Entry, src, dst *uint16) error {
 	})
 }
 
-// number reads an unsigned number in network byte order.
+// number decodes an unsigned number in network byte order.
 func number[T ~uint8 | ~uint16 | ~uint32 | ~uint64](to *T, b []byte) error {
 	switch len(b) {
 	case 1:

@@ -1,5 +1,4 @@
-// Package conntrack lists and deletes entries of the kernel's connection tracking
-// table, of both IP families. It knows no policy.
+// Package conntrack lists, watches and deletes entries of the kernel's connection tracking table. It has no policy.
 package conntrack
 
 import (
@@ -37,10 +36,10 @@ func familyOf(a netip.Addr) Family {
 // Status are the state bits of an entry.
 type Status uint32
 
-// The bits in use here, as the kernel numbers them.
+// Bits of a Status, as in nf_conntrack_common.h (IPS_*).
 const (
 	Answered Status = 1 << 1
-	Assured  Status = 1 << 2 // of UDP: a stream, with a longer timeout
+	Assured  Status = 1 << 2 // a UDP flow is a stream, with a longer timeout
 	SrcNAT   Status = 1 << 4
 	DstNAT   Status = 1 << 5
 )
@@ -48,23 +47,23 @@ const (
 // State is the state of a connection, by the numbers of its protocol (nf_conntrack_tcp.h, nf_conntrack_sctp.h).
 type State uint8
 
-// The states of a connection after its first packet and retransmissions of it.
+// The states of a connection of which only the first packet was seen.
 const (
 	SynSent    State = 1 // TCP
 	CookieWait State = 2 // SCTP
 )
 
 const (
-	// TCP: both sides have closed the connection. Before, in FIN_WAIT and CLOSE_WAIT, one of them may still send. A later
-	// state is TIME_WAIT, CLOSE, or that of two first packets that cross.
+	// lastAck is the first TCP state in which both sides have closed the connection. In FIN_WAIT and CLOSE_WAIT one side
+	// may still send. The later states are TIME_WAIT, CLOSE and SYN_SENT2.
 	lastAck State = 6
 
-	// SCTP: all data of both sides has arrived.
+	// SCTP states in which all data of both sides has arrived.
 	closed          State = 1
 	shutdownAckSent State = 7
 )
 
-// ErrLost is the error of events that were not read soon enough.
+// ErrLost means that the kernel discarded events, because they were not read soon enough.
 var ErrLost = errors.New("conntrack events were lost")
 
 // Entry is one tracked flow.
@@ -78,23 +77,23 @@ type Entry struct {
 	Status Status
 	State  State  // of TCP and SCTP
 	Zone   uint16 // of the original direction
-	ID     uint32 // differs in a later entry, unless that has the same addresses and memory (nf_ct_get_id); 0: not known
+	ID     uint32 // unique, unless a later entry has the same addresses and memory (nf_ct_get_id); 0: unknown
 
-	// Remaining is until the entry ends unless a packet comes, in whole seconds.
+	// Remaining is the time, in whole seconds, after which the entry expires without further packets.
 	Remaining time.Duration
 
-	// Sent and Received are bytes from and to the client, with headers of IP. They are known only if the entry is
+	// Sent and Received are bytes from and to the client, including IP headers. They are valid only if the entry is
 	// Accounted (net.netfilter.nf_conntrack_acct).
 	Sent, Received uint64
 	Accounted      bool
 }
 
-// Load is how full a table is, and what was lost since the network namespace was created.
+// Load is the fill level of a table, and its counters of losses since the network namespace was created.
 type Load struct {
-	Entries, Limit uint32 // Limit 0: there is none
+	Entries, Limit uint32 // a Limit of 0 means no limit
 
-	InsertFailed uint64 // entries that were not added, most often as two packets of a flow came at once: one was lost
-	EarlyDropped uint64 // entries of connections that were evicted as the table was full
+	InsertFailed uint64 // entries that could not be added, mostly because two packets of a flow came at once
+	EarlyDropped uint64 // entries that were evicted because the table was full
 }
 
 // Translated reports whether the destination was translated.
@@ -103,12 +102,12 @@ func (e Entry) Translated() bool { return e.Status&DstNAT != 0 }
 // Answered reports whether an answer was seen.
 func (e Entry) Answered() bool { return e.Status&Answered != 0 }
 
-// Opening reports whether a TCP or SCTP connection has had its first packet only.
+// Opening reports whether only the first packet of a TCP or SCTP connection was seen.
 func (e Entry) Opening() bool {
 	return e.Protocol == TCP && e.State == SynSent || e.Protocol == SCTP && e.State == CookieWait
 }
 
-// Closing reports whether both sides of a TCP or SCTP connection have closed it, so that its entry is about to end.
+// Closing reports whether both sides of a TCP or SCTP connection have closed it, so that its entry will expire.
 func (e Entry) Closing() bool {
 	return e.Protocol == TCP && e.State >= lastAck ||
 		e.Protocol == SCTP && (e.State == closed || e.State >= shutdownAckSent)
@@ -131,8 +130,8 @@ func (e Entry) String() string {
 
 // Filter selects entries. In OrigDst and ReplySrc an invalid address or a port of 0 matches all.
 type Filter struct {
-	Family   Family // 0: both; then the kernel filters by Unanswered only
-	Protocol uint8  // 0: all; then the kernel does not filter by ports
+	Family   Family // 0: both families; the kernel then filters by Unanswered only
+	Protocol uint8  // 0: all protocols; the kernel then does not filter by ports
 	OrigDst  netip.AddrPort
 	ReplySrc netip.AddrPort
 

@@ -32,7 +32,7 @@ func (t *Table) Load() (l Load, err error) {
 	return l, nil
 }
 
-// add adds an answer: the state of the table, or the counts of a CPU.
+// add adds a message: the state of the table, or the counters of one CPU.
 func (l *Load) add(m syscall.NetlinkMessage) error {
 	if len(m.Data) < nfgenHeaderLen {
 		return errShort

@@ -18,11 +18,12 @@ const (
 	attrHeaderLen = 4 // of linux/netlink.h
 )
 
-// Refusals calls fn with each TCP connection that ended before it was answered, by a reset of the server
-// (nf_conntrack_proto_tcp.c: an entry whose only answer is a reset ends at once), until the context ends; then it
-// returns nil. It calls subscribed once no later refusal can be missed, except those of connections that began before,
-// and all if net.netfilter.nf_conntrack_events is 0. The kernel sends no other messages than these. If more come than
-// are read, some are lost.
+// Refusals calls fn for each TCP connection whose first answer was a reset. The kernel deletes the entry of such a
+// connection at once (nf_conntrack_proto_tcp.c). Refusals returns nil when the context ends.
+//
+// It calls subscribed once the subscription is active. It may miss connections that began earlier, and it ignores
+// events that the kernel discards because fn is too slow. There are no events if net.netfilter.nf_conntrack_events is
+// 0.
 func (t *Table) Refusals(ctx context.Context, subscribed func(), fn func(Entry)) error {
 	s, err := subscribe(t.netns, groupDestroy, unanswered())
 	if err != nil {
@@ -50,7 +51,7 @@ func (t *Table) Refusals(ctx context.Context, subscribed func(), fn func(Entry))
 	}
 }
 
-// unanswered is a program of a socket that receives only messages of entries without the status Answered.
+// unanswered returns a socket filter that accepts entries without the status Answered.
 func unanswered() []bpf.Instruction {
 	return []bpf.Instruction{
 		bpf.LoadConstant{Dst: bpf.RegX, Val: uapi.CTA_STATUS},

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 )
 
-// Refusals has each connection that a server resets at once, and none that was established, or never answered.
+// Refusals reports each connection that a server resets at once, but no established or unanswered connection.
 func TestRefusals(t *testing.T) {
 	ns := kerneltest.Namespace(t)
 	table, err := conntrack.Open(ns)

@@ -13,22 +13,22 @@ import (
 )
 
 const (
-	partSize    = 32 << 10 // bytes of a listing that the kernel sends at once
-	eventBuffer = 1 << 20  // bytes
+	partSize    = 32 << 10 // bytes of the read buffer
+	eventBuffer = 1 << 20  // bytes of the socket buffer
 
 	nlmsgHeaderLen = 16 // of linux/netlink.h
 )
 
-// socket reads large parts of listings, and needs one system call for each message. The methods of netlink.Conn start a
-// goroutine for each, and read the length of each part first, and smaller parts: a listing takes twice the time.
+// socket reads netlink messages in large parts, with one system call for each part. The methods of netlink.Conn take
+// twice as long for a listing: they start a goroutine for each call, and make two system calls for each smaller part.
 type socket struct {
 	*netlink.Conn
 	raw  syscall.RawConn
 	buf  []byte
-	last uint32 // request
+	last uint32 // sequence number of the last request
 }
 
-// dial opens a socket in a network namespace, by its file descriptor; 0: the current one.
+// dial opens a socket in the network namespace of a file descriptor, or in the current one if it is 0.
 func dial(netns int) (*socket, error) {
 	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: netns})
 	if err != nil {
@@ -42,7 +42,7 @@ func dial(netns int) (*socket, error) {
 	return &socket{Conn: conn, raw: raw, buf: make([]byte, partSize)}, nil
 }
 
-// subscribe opens a socket that receives the events of a group for which a program returns a number.
+// subscribe opens a socket that receives the events of a multicast group that the filter program accepts.
 func subscribe(netns int, group uint32, program []bpf.Instruction) (*socket, error) {
 	s, err := dial(netns)
 	if err != nil {
@@ -65,9 +65,9 @@ func subscribe(netns int, group uint32, program []bpf.Instruction) (*socket, err
 	return s, nil
 }
 
-// ask sends a request, and calls fn with each message of the answer until it returns an error. A message is valid
-// during the call.
-func (s *socket) ask(request netlink.Message, fn func(syscall.NetlinkMessage) error) error {
+// query sends a request, and calls fn with each message of the answer until fn returns an error. A message is valid
+// only during the call.
+func (s *socket) query(request netlink.Message, fn func(syscall.NetlinkMessage) error) error {
 	s.last++
 	request.Header.Length = uint32(nlmsgHeaderLen + len(request.Data)) //nolint:gosec // a few attributes
 	request.Header.Flags |= netlink.Request
@@ -90,7 +90,7 @@ func (s *socket) ask(request netlink.Message, fn func(syscall.NetlinkMessage) er
 		}
 		for m := range messages(part) {
 			if m.Header.Seq != s.last {
-				continue // of an earlier answer that was not read to its end
+				continue // the rest of an earlier answer
 			}
 			if m.Header.Type == unix.NLMSG_DONE || m.Header.Type == unix.NLMSG_ERROR {
 				return failure(m)
@@ -105,7 +105,7 @@ func (s *socket) ask(request netlink.Message, fn func(syscall.NetlinkMessage) er
 	}
 }
 
-// failure returns the error that ends an answer; nil: there is none.
+// failure returns the error code of the message that ends an answer, or nil.
 func failure(m syscall.NetlinkMessage) error {
 	if len(m.Data) < 4 {
 		return errShort
@@ -116,7 +116,7 @@ func failure(m syscall.NetlinkMessage) error {
 	return nil
 }
 
-// messages yields the messages of a part. Other than syscall.ParseNetlinkMessage it leaves no garbage.
+// messages yields the messages of a part. Unlike syscall.ParseNetlinkMessage it does not allocate.
 func messages(part []byte) iter.Seq[syscall.NetlinkMessage] {
 	return func(yield func(syscall.NetlinkMessage) bool) {
 		for len(part) >= nlmsgHeaderLen {
@@ -136,7 +136,7 @@ func messages(part []byte) iter.Seq[syscall.NetlinkMessage] {
 	}
 }
 
-// wait returns the next part, which is valid until the one after it.
+// wait blocks until a part arrives. The part is valid until the next call of wait or next.
 func (s *socket) wait() (part []byte, err error) {
 	failed := s.raw.Read(func(fd uintptr) bool {
 		part, err = s.read(fd)
@@ -148,7 +148,7 @@ func (s *socket) wait() (part []byte, err error) {
 	return part, err
 }
 
-// next returns the next part if it has come; otherwise unix.EAGAIN.
+// next returns a part that has arrived, or unix.EAGAIN.
 func (s *socket) next() (part []byte, err error) {
 	failed := s.raw.Control(func(fd uintptr) { part, err = s.read(fd) })
 	if failed != nil {

@@ -19,18 +19,18 @@ const (
 	msgDelete = 1<<8 | 2
 )
 
-// attempts is how often a listing is tried while the kernel resizes the table during it.
+// attempts is the maximum number of attempts of a listing that the kernel interrupts by resizing the table.
 const attempts = 5
 
 // Table is the connection tracking table of one network namespace. Its methods may be called from several goroutines.
 type Table struct {
 	netns int
 
-	mu     sync.Mutex // of the socket, which is for everything but listings and events
-	socket *socket
+	mu     sync.Mutex
+	socket *socket // for requests other than listings and subscriptions; guarded by mu
 }
 
-// Open opens the table of a network namespace, by its file descriptor; 0: the current one.
+// Open opens the table of the network namespace of a file descriptor, or of the current one if it is 0.
 func Open(netns int) (*Table, error) {
 	s, err := dial(netns)
 	if err != nil {
@@ -39,15 +39,14 @@ func Open(netns int) (*Table, error) {
 	return &Table{netns: netns, socket: s}, nil
 }
 
-// Close closes the table.
+// Close closes the socket.
 func (t *Table) Close() error { return t.socket.Close() }
 
-// Each calls fn for every matching entry while it reads the table. It collects nothing, and fn may delete entries. It
-// may call fn twice for one entry. It stops at the first error of fn, or when ctx is done. After an error some entries
-// may not have been listed; it also returns an error if the kernel resized the table during every attempt.
+// Each calls fn for every matching entry while it reads the table. It may call fn twice for one entry, and fn may
+// delete entries. It stops at the first error of fn, or when ctx is done. It also returns an error if the kernel
+// resized the table during every attempt.
 //
-// Kernels from 5.8 on filter the entries. Older ones send all entries of the family, which
-// takes longer and gives the same result.
+// Kernels from 5.8 on filter the entries. Older kernels send all entries of the family, which takes longer.
 func (t *Table) Each(ctx context.Context, f Filter, fn func(Entry) error) error {
 	matching := func(e Entry) error {
 		if !f.Match(e) {
@@ -65,7 +64,7 @@ func (t *Table) Each(ctx context.Context, f Filter, fn func(Entry) error) error 
 	return nil
 }
 
-// repeat runs list until the table is not resized during it.
+// repeat calls list until the kernel does not interrupt it.
 func repeat(list func() error) error {
 	var err error
 	for range attempts {
@@ -76,7 +75,7 @@ func repeat(list func() error) error {
 	return fmt.Errorf("interrupted %d times: %w", attempts, err)
 }
 
-// list reads one listing on a separate connection, so that an aborted one leaves no messages behind.
+// list makes one listing on a separate socket, so that an aborted listing leaves no messages behind.
 func (t *Table) list(ctx context.Context, request []byte, fn func(Entry) error) error {
 	s, err := dial(t.netns)
 	if err != nil {
@@ -88,7 +87,7 @@ func (t *Table) list(ctx context.Context, request []byte, fn func(Entry) error) 
 
 	var inconsistent bool
 	dump := netlink.Message{Header: netlink.Header{Type: msgGet, Flags: netlink.Dump}, Data: request}
-	err = s.ask(dump, func(m syscall.NetlinkMessage) error {
+	err = s.query(dump, func(m syscall.NetlinkMessage) error {
 		inconsistent = inconsistent || m.Header.Flags&unix.NLM_F_DUMP_INTR != 0
 		e, err := decode(m.Data)
 		if err != nil {
@@ -131,17 +130,17 @@ func (t *Table) Delete(ctx context.Context, e Entry) error {
 	return nil
 }
 
-// query asks by the socket that is for everything but listings and events.
+// query sends a request on the shared socket, and calls fn with each message of the answer.
 func (t *Table) query(ctx context.Context, request netlink.Message, fn func(syscall.NetlinkMessage) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.socket.ask(request, fn)
+	return t.socket.query(request, fn)
 }
 
-// interrupted reports whether to repeat a listing at once.
+// interrupted reports whether the kernel interrupted a listing, which is repeated at once.
 func interrupted(err error) bool {
 	return errors.Is(err, unix.EINTR) || errors.Is(err, unix.ENOBUFS)
 }
@@ -151,7 +150,7 @@ func refused(err error) bool {
 	return errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL)
 }
 
-// remedy adds advice to an error, if there is any.
+// remedy returns advice to append to the message of an error, or nothing.
 func remedy(err error) string {
 	switch {
 	case errors.Is(err, unix.EPERM):

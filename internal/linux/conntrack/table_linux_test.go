@@ -210,7 +210,7 @@ func TestEntry(t *testing.T) {
 	})
 }
 
-// Get returns the present state of one entry, and none for an entry that a newer one has replaced.
+// Get returns the current state of one entry, but not the state of a newer entry that replaced it.
 func TestGet(t *testing.T) {
 	one := in(3, answered(flow(conntrack.TCP, "10.0.0.1:7", "10.96.0.1:53", "10.1.0.1:53")))
 	all := conntrack.Filter{Family: conntrack.IPv4}

@@ -28,8 +28,8 @@ func (*Table) Load() (Load, error) { return Load{}, errors.ErrUnsupported }
 // Refusals returns errors.ErrUnsupported.
 func (*Table) Refusals(context.Context, func(), func(Entry)) error { return errors.ErrUnsupported }
 
-// Begun returns errors.ErrUnsupported.
-func (*Table) Begun(context.Context, []netip.Addr) (func() ([]Entry, error), error) {
+// SubscribeNew returns errors.ErrUnsupported.
+func (*Table) SubscribeNew(context.Context, []netip.Addr) (func() ([]Entry, error), error) {
 	return nil, errors.ErrUnsupported
 }
 

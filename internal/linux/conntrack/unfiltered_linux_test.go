@@ -8,8 +8,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/testing/conntracktest"
 )
 
-// A kernel before 5.8 ignores the filter and sends every entry of the family. Filter.Match
-// selects the right ones from a listing without a filter.
+// A kernel before 5.8 ignores the filter and sends every entry of the family. Filter.Match selects the matching ones.
 func TestUnfilteredListing(t *testing.T) {
 	ct := conntracktest.Open(t)
 	wanted := flow(conntrack.UDP, "[fd00::1]:1000", "[fd96::10]:53", "[fd01::1]:5353")
@@ -35,7 +34,7 @@ func TestUnfilteredListing(t *testing.T) {
 	}
 }
 
-// The kernel takes a filter for unanswered connections of both families, and leaves out all others.
+// The kernel applies a filter for unanswered connections of both families.
 func TestUnansweredOfBothFamilies(t *testing.T) {
 	ct := conntracktest.Open(t)
 	opening := flow(conntrack.TCP, "[fd00::1]:1000", "[fd96::10]:53", "[fd01::1]:5353")

@@ -17,15 +17,15 @@ type Device struct {
 	Index int
 }
 
-// FromEther matches packets that arrived on Ethernet from a hardware address in the set.
+// FromEther matches packets that arrived on Ethernet and whose source hardware address is in the set.
 func FromEther(set string) Statement {
-	const ethernet = 1 // ARPHRD_ETHER, linux/if_arp.h; nft prints no match of it before an Ethernet header
+	const ethernet = 1 // ARPHRD_ETHER, linux/if_arp.h; nft does not print this match before an Ethernet header
 	is := equals("", meta("", expr.MetaKeyIIFTYPE), binary.NativeEndian.AppendUint16(nil, ethernet))
 	in := In(set, payload("ether saddr", expr.PayloadBaseLLHeader, 6, 6))
 	return Statement{in.text, append(is.exprs, in.exprs...)}
 }
 
-// Of matches packets of the family, in a netdev table.
+// Of matches packets of a family. It is for netdev tables.
 func Of(f Family) Statement {
 	proto := uint16(unix.ETH_P_IP)
 	if f == IP6 {
@@ -34,7 +34,7 @@ func Of(f Family) Statement {
 	return equals("meta protocol "+f.String(), meta("", expr.MetaKeyPROTOCOL), binary.BigEndian.AppendUint16(nil, proto))
 }
 
-// NextHeader is the protocol in the network header: in IPv6 that of the first extension header, if there is one.
+// NextHeader is the protocol in the network header. In IPv6 this is the first extension header, if there is one.
 func NextHeader(f Family) Field {
 	if f == IP4 {
 		return payload("ip protocol", expr.PayloadBaseNetworkHeader, 9, 1)
@@ -42,12 +42,12 @@ func NextHeader(f Family) Field {
 	return payload("ip6 nexthdr", expr.PayloadBaseNetworkHeader, 6, 1)
 }
 
-// EmbeddedDestination is the destination address of the packet that an ICMP error is about.
+// EmbeddedDestination is the destination address of the original packet in an ICMP error.
 func EmbeddedDestination(f Family) Field {
 	return embedded(f.sourceAt()+Addr.width(f), Addr.width(f))
 }
 
-// EmbeddedDestinationPort is the destination port of the packet that an ICMP error is about.
+// EmbeddedDestinationPort is the destination port of the original packet in an ICMP error.
 func EmbeddedDestinationPort(f Family) Field {
 	if f == IP4 {
 		return embedded(22, 2)
@@ -55,13 +55,13 @@ func EmbeddedDestinationPort(f Family) Field {
 	return embedded(42, 2)
 }
 
-// embedded returns bytes of the packet in an ICMP error, which begins after eight bytes. It has no IP options.
+// embedded returns bytes of the original packet in an ICMP error, which begins after the ICMP header of eight bytes.
 func embedded(offset, size int) Field {
 	offset += 8
 	return payload(fmt.Sprintf("@th,%d,%d", 8*offset, 8*size), expr.PayloadBaseTransportHeader, offset, size)
 }
 
-// ICMPError matches ICMP errors. In IPv4 it matches all but echo requests, of what hosts receive.
+// ICMPError matches ICMP errors. In IPv4 it matches all messages except echo requests.
 func ICMPError(f Family) Statement {
 	protocol, text, op, than := byte(unix.IPPROTO_ICMP), "icmp type != echo-request", expr.CmpOpNeq, byte(8)
 	if f == IP6 {
@@ -72,13 +72,13 @@ func ICMPError(f Family) Statement {
 		&expr.Cmp{Op: op, Register: reg1, Data: []byte{than}})}
 }
 
-// Unknown matches ICMP errors about packets of connections that conntrack does not know.
+// Unknown matches ICMP errors about connections without a conntrack entry.
 func Unknown(f Family) Statement {
 	invalid, is := Invalid(), ICMPError(f)
 	return Statement{invalid.text + " " + is.text, append(invalid.exprs, is.exprs...)}
 }
 
-// Invalid matches packets that conntrack takes for no part of a connection. They are not translated.
+// Invalid matches packets that conntrack assigns to no connection, and does not translate.
 func Invalid() Statement { return Statement{"ct state invalid", inState(stateInvalid)} }
 
 // Bits of the state of a connection (NF_CT_STATE_BIT, linux/netfilter/nf_conntrack_common.h).
@@ -97,7 +97,7 @@ func Fragment(f Family) Statement {
 	return fragments("!=", expr.CmpOpNeq)
 }
 
-// Whole matches IPv4 packets that are no fragments.
+// Whole matches IPv4 packets that are not fragments.
 func Whole() Statement { return fragments("==", expr.CmpOpEq) }
 
 func fragments(text string, op expr.CmpOp) Statement {
@@ -110,7 +110,7 @@ func fragments(text string, op expr.CmpOp) Statement {
 	}}
 }
 
-// hops is the number of hops that the packet has left.
+// hops returns the name and the offset of the TTL or hop limit.
 func hops(f Family) (name string, offset uint32) {
 	if f == IP4 {
 		return "ip ttl", 8
@@ -118,7 +118,7 @@ func hops(f Family) (name string, offset uint32) {
 	return "ip6 hoplimit", 7
 }
 
-// HopsAbove matches packets that have more than n hops left.
+// HopsAbove matches packets whose TTL or hop limit is greater than n.
 func HopsAbove(f Family, n uint8) Statement {
 	name, offset := hops(f)
 	return Statement{fmt.Sprintf("%s > %d", name, n), []expr.Any{
@@ -127,7 +127,7 @@ func HopsAbove(f Family, n uint8) Statement {
 	}}
 }
 
-// SetHops gives the packet n hops.
+// SetHops sets the TTL or hop limit to n.
 func SetHops(f Family, n uint8) Statement {
 	name, offset := hops(f)
 	write := &expr.Payload{
@@ -141,22 +141,22 @@ func SetHops(f Family, n uint8) Statement {
 	}}
 }
 
-// Midstream matches TCP packets without SYN of connections that conntrack does not know.
+// Midstream matches TCP packets without SYN that have no conntrack entry.
 func Midstream() Statement {
 	const syn = 1 << 1 // TH_SYN
-	tcp, known := TCP(), inState(stateNew)
+	tcp, state := TCP(), inState(stateNew)
 	flags := []expr.Any{
 		payload("", expr.PayloadBaseTransportHeader, 13, 1).load(reg1),
 		&expr.Bitwise{SourceRegister: reg1, DestRegister: reg1, Len: 1, Mask: []byte{syn}, Xor: []byte{0}},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: []byte{0}},
 	}
-	return Statement{"ct state new " + tcp.text + " tcp flags & syn == 0", append(append(known, tcp.exprs...), flags...)}
+	return Statement{"ct state new " + tcp.text + " tcp flags & syn == 0", append(append(state, tcp.exprs...), flags...)}
 }
 
-// TCP matches packets of TCP.
+// TCP matches TCP packets.
 func TCP() Statement { return equals("meta l4proto tcp", L4Proto(), []byte{unix.IPPROTO_TCP}) }
 
-// VXLAN matches packets of UDP to a port that carry those of a network (RFC 7348, section 5).
+// VXLAN matches UDP packets to a port that carry packets of a VXLAN network (RFC 7348, section 5).
 func VXLAN(port uint16, network uint32) Statement {
 	udp, to := UDP(), equals(fmt.Sprintf("udp dport %d", port), DestinationPort(), Key{}.Port(port))
 	identifier := payload("", expr.PayloadBaseTransportHeader, 12, 3)
@@ -167,8 +167,8 @@ func VXLAN(port uint16, network uint32) Statement {
 // Accept accepts the packet.
 func Accept() Statement { return verdict("accept", expr.VerdictAccept, "") }
 
-// Forward sends the packet, as it is, to the neighbour whose address the map has for the fields; no match if there is
-// none. It ends the rule, in a netdev table.
+// Forward sends the unchanged packet to the neighbour whose address the map has for the fields. If the map has none,
+// the rule does not match. It must be the last statement of a rule in a netdev table.
 func Forward(f Family, to Device, neighbours string, fields ...Field) Statement {
 	text, exprs, _ := join(fields)
 	return Statement{
@@ -177,7 +177,8 @@ func Forward(f Family, to Device, neighbours string, fields ...Field) Statement 
 	}
 }
 
-// Copy sends a copy of the packet to the neighbour whose address the map has for the fields; no match if there is none.
+// Copy sends a copy of the packet to the neighbour whose address the map has for the fields. If the map has none, the
+// rule does not match.
 func Copy(to Device, neighbours string, fields ...Field) Statement {
 	text, exprs, _ := join(fields)
 	return Statement{
@@ -187,14 +188,14 @@ func Copy(to Device, neighbours string, fields ...Field) Statement {
 	}
 }
 
-// deviceRegister is behind an address in register 1.
+// deviceRegister holds the index of the device. Register 1 holds the address.
 const deviceRegister = unix.NFT_REG_2
 
 func toDevice(d Device) expr.Any {
 	return &expr.Immediate{Register: deviceRegister, Data: Key{}.Index(uint32(d.Index))}
 }
 
-// forward is the expression "fwd", which the library lacks.
+// forward is the expression "fwd", which the nftables library lacks.
 type forward struct {
 	expr.Any
 

@@ -19,31 +19,31 @@ import (
 // TunnelNetwork is the VXLAN network identifier of a Tunnel, and the number of its routing table.
 const TunnelNetwork = 10264
 
-// largest is the size of the largest packet in the tunnel, in bytes. The kernel fragments the packet that carries it.
-const largest = 65485
+// mtu is the MTU of the tunnel, in bytes. The kernel fragments the outer packets.
+const mtu = 65485
 
 // Tunnel is a VXLAN interface (RFC 7348), by which distant hosts become neighbours.
 type Tunnel struct {
 	netns    int
 	name     string
 	port     uint16
-	answered map[netip.Addr]bool // when it was last known
+	answered map[netip.Addr]bool // whether a neighbour answered, in its last known state
 }
 
-// End is a host with the same tunnel.
+// End is an end of the tunnel.
 type End struct {
-	Name  string     // its hardware address in the tunnel follows from it
-	Outer netip.Addr // to which the packets that carry others go
-	Inner netip.Addr // by which it is a neighbour
+	Name  string     // name of the host, from which its hardware address in the tunnel is computed
+	Outer netip.Addr // destination of the outer packets
+	Inner netip.Addr // address of the neighbour in the tunnel
 }
 
-// NewTunnel returns a tunnel, by the name of its interface and a port of UDP. It does nothing yet.
+// NewTunnel returns a Tunnel with an interface name and a UDP port. It does nothing yet.
 func NewTunnel(netns int, name string, port uint16) *Tunnel {
 	return &Tunnel{netns: netns, name: name, port: port, answered: map[netip.Addr]bool{}}
 }
 
-// Inner returns the address by which a host is a neighbour: in IPv4 its own one, for which it answers on all
-// interfaces, and in IPv6 the link-local one of its end of the tunnel.
+// Inner returns the address of a host as a neighbour in the tunnel. In IPv4 it is addr, because hosts answer ARP for
+// their addresses on all interfaces. In IPv6 it is the link-local address of the tunnel interface of the host.
 func Inner(name string, addr netip.Addr) netip.Addr {
 	if addr.Is4() {
 		return addr
@@ -52,7 +52,7 @@ func Inner(name string, addr netip.Addr) netip.Addr {
 	return netip.AddrFrom16([16]byte{0xfe, 0x80, 8: m[0] ^ 2, m[1], m[2], 0xff, 0xfe, m[3], m[4], m[5]}) // RFC 4291, A
 }
 
-// hardwareAddress returns the address of a host in the tunnel: a local one, of one host.
+// hardwareAddress returns the hardware address of a host in the tunnel, a locally administered unicast address.
 func hardwareAddress(name string) (mac [6]byte) {
 	sum := sha256.Sum256([]byte(name))
 	copy(mac[:], sum[:])
@@ -60,8 +60,8 @@ func hardwareAddress(name string) (mac [6]byte) {
 	return mac
 }
 
-// Neighbours makes the tunnel as needed, and returns the other ends as neighbours, in their order. It makes the kernel
-// ask those that have not answered, or not recently, without waiting for the answer.
+// Neighbours creates or updates the tunnel, and returns the far ends as neighbours, in the same order. It makes the
+// kernel probe neighbours that have not answered recently, but does not wait for the answer.
 func (t *Tunnel) Neighbours(ctx context.Context, self End, far []End) ([]Neighbour, error) {
 	h, err := netns.Handle(t.netns, unix.NETLINK_ROUTE)
 	if err != nil {
@@ -70,23 +70,23 @@ func (t *Tunnel) Neighbours(ctx context.Context, self End, far []End) ([]Neighbo
 	defer h.Close()
 	link, err := t.ensure(h, self)
 	if err == nil {
-		err = t.lead(ctx, h, link, far)
+		err = t.setOuter(ctx, h, link, far)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("make the tunnel %s: %w", t.name, err)
+		return nil, fmt.Errorf("create the tunnel %s: %w", t.name, err)
 	}
-	out, err := t.ask(ctx, h, link.Attrs().Index, far)
+	out, err := t.probe(ctx, h, link.Attrs().Index, far)
 	if err != nil {
 		return nil, fmt.Errorf("find neighbours on %s: %w", t.name, err)
 	}
 	return out, nil
 }
 
-// ensure makes the interface, unless it is there.
+// ensure creates the interface, unless it exists with the same settings.
 func (t *Tunnel) ensure(h *netlink.Handle, self End) (netlink.Link, error) {
 	mac := hardwareAddress(self.Name)
 	want := &netlink.Vxlan{
-		LinkAttrs: netlink.LinkAttrs{Name: t.name, MTU: largest, HardwareAddr: mac[:]},
+		LinkAttrs: netlink.LinkAttrs{Name: t.name, MTU: mtu, HardwareAddr: mac[:]},
 		VxlanId:   TunnelNetwork, Port: int(t.port), SrcAddr: self.Outer.AsSlice(), UDPCSum: true,
 	}
 	link, err := h.LinkByName(t.name)
@@ -106,20 +106,20 @@ func (t *Tunnel) ensure(h *netlink.Handle, self End) (netlink.Link, error) {
 	return want, t.configure(h, want)
 }
 
-// configure lets packets of clients in, whose answers leave by another interface: with reverse path filters the kernel
-// drops them, unless the interface has an address and rp_filter is 2.
+// configure sets an address, rp_filter and a route, so that the kernel accepts packets of clients although their
+// answers leave by another interface. With reverse path filters this needs an address, and rp_filter must be 2.
 func (t *Tunnel) configure(h *netlink.Handle, link netlink.Link) error {
 	if err := sysctl.New(sysctl.Options{NetNS: t.netns}).Set("net.ipv4.conf."+t.name+".rp_filter", "2"); err != nil {
 		return err
 	}
-	dummy := netlink.NewIPNet(net.IPv4(192, 0, 0, 8).To4()) // no host has it (RFC 7600, section 4.8)
+	dummy := netlink.NewIPNet(net.IPv4(192, 0, 0, 8).To4()) // the IPv4 dummy address (RFC 7600, section 4.8)
 	if err := h.AddrReplace(link, &netlink.Addr{IPNet: dummy, Scope: unix.RT_SCOPE_HOST}); err != nil {
 		return err
 	}
 	if err := h.LinkSetUp(link); err != nil {
 		return err
 	}
-	// The output of copied packets is this interface (nf_dup_ipv4), which needs a route.
+	// nf_dup_ipv4 routes copied packets with this interface as their output, so the interface needs a route.
 	if err := h.RuleAdd(t.rule()); err != nil && !errors.Is(err, unix.EEXIST) {
 		return err
 	}
@@ -129,17 +129,17 @@ func (t *Tunnel) configure(h *netlink.Handle, link netlink.Link) error {
 	})
 }
 
-// lead makes packets for hardware addresses go to their ends.
-func (t *Tunnel) lead(ctx context.Context, h *netlink.Handle, link netlink.Link, far []End) error {
+// setOuter sets the outer destination of packets to the hardware address of each end, and deletes other entries.
+func (t *Tunnel) setOuter(ctx context.Context, h *netlink.Handle, link netlink.Link, far []End) error {
 	index := link.Attrs().Index
 	list, err := netns.List(ctx, func() ([]netlink.Neigh, error) { return h.NeighList(index, unix.AF_BRIDGE) })
 	if err != nil {
 		return err
 	}
-	there := map[[6]byte]netip.Addr{}
+	have := map[[6]byte]netip.Addr{}
 	for _, e := range list {
 		if a, ok := netip.AddrFromSlice(e.IP); ok && len(e.HardwareAddr) == 6 {
-			there[[6]byte(e.HardwareAddr)] = a.Unmap()
+			have[[6]byte(e.HardwareAddr)] = a.Unmap()
 		}
 	}
 	entry := func(mac [6]byte, to netip.Addr) *netlink.Neigh {
@@ -153,13 +153,13 @@ func (t *Tunnel) lead(ctx context.Context, h *netlink.Handle, link netlink.Link,
 		want[hardwareAddress(e.Name)] = e.Outer
 	}
 	for mac, to := range want {
-		if there[mac] != to {
+		if have[mac] != to {
 			if err := h.NeighSet(entry(mac, to)); err != nil {
 				return err
 			}
 		}
 	}
-	for mac, to := range there {
+	for mac, to := range have {
 		if _, stays := want[mac]; !stays {
 			if err := h.NeighDel(entry(mac, to)); err != nil {
 				return err
@@ -169,8 +169,8 @@ func (t *Tunnel) lead(ctx context.Context, h *netlink.Handle, link netlink.Link,
 	return nil
 }
 
-// ask returns the other ends as neighbours.
-func (t *Tunnel) ask(ctx context.Context, h *netlink.Handle, index int, far []End) (out []Neighbour, err error) {
+// probe returns the far ends as neighbours, and makes the kernel probe those that have not answered recently.
+func (t *Tunnel) probe(ctx context.Context, h *netlink.Handle, index int, far []End) (out []Neighbour, err error) {
 	states, err := states(ctx, h, index)
 	if err != nil {
 		return nil, err
@@ -185,7 +185,7 @@ func (t *Tunnel) ask(ctx context.Context, h *netlink.Handle, index int, far []En
 		switch state := states[e.Inner]; {
 		case state&(netlink.NUD_REACHABLE|netlink.NUD_DELAY) != 0:
 			n.Resolved, probe = true, nil
-		case state&netlink.NUD_STALE != 0: // its use makes the kernel ask again
+		case state&netlink.NUD_STALE != 0: // NTF_USE makes the kernel probe it
 			probe = &netlink.Neigh{LinkIndex: index, IP: probe.IP, Flags: netlink.NTF_USE}
 		case state&netlink.NUD_PROBE != 0:
 			probe = nil
@@ -203,7 +203,7 @@ func (t *Tunnel) ask(ctx context.Context, h *netlink.Handle, index int, far []En
 	return out, nil
 }
 
-// states returns the states of the neighbours on an interface; 0: none is known.
+// states returns the states of the neighbours on an interface.
 func states(ctx context.Context, h *netlink.Handle, index int) (map[netip.Addr]int, error) {
 	out := map[netip.Addr]int{}
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
@@ -220,7 +220,7 @@ func states(ctx context.Context, h *netlink.Handle, index int) (map[netip.Addr]i
 	return out, nil
 }
 
-// Remove removes the interface and the rule that leads to its route, and reports whether the interface was there.
+// Remove deletes the interface and its routing rule, and reports whether the interface existed.
 func (t *Tunnel) Remove() (bool, error) {
 	clear(t.answered)
 	h, err := netns.Handle(t.netns, unix.NETLINK_ROUTE)
@@ -244,7 +244,7 @@ func (t *Tunnel) Remove() (bool, error) {
 	return true, nil
 }
 
-// rule makes packets with this interface as their output use its route.
+// rule returns the routing rule that selects table TunnelNetwork for packets with this output interface.
 func (t *Tunnel) rule() *netlink.Rule {
 	r := netlink.NewRule()
 	r.OifName, r.Table, r.Priority, r.Family = t.name, TunnelNetwork, TunnelNetwork, unix.AF_INET

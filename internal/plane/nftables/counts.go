@@ -11,23 +11,23 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// New connections are counted by frontend and backend, in elements of a set that rules add. Elements of the maps of
-// backends could count as well, but at each change of a backend they begin again, and 300,000 of them with a counter
-// for each processor take hundreds of megabytes; the set has only pairs that had a connection within countedFor.
+// Rules count new connections by frontend and backend, in elements of a set that they add themselves. Counters in the
+// maps of backends would restart at each change of a backend, and 300,000 elements with a counter for each processor
+// would take hundreds of megabytes. The set has only pairs that had a new connection within countedFor.
 
 const (
-	// maxCounts bounds the memory of a table: an element takes some 150 bytes, and 16 for each processor. Connections of
-	// further pairs are served, but not counted.
+	// maxCounts bounds the memory of the set: an element takes some 150 bytes, and 16 for each processor. Connections of
+	// further pairs work, but are not counted.
 	maxCounts = 1 << 16
 
-	// countedFor is for how long an element stays without a new connection. A tally that is read more often than this
-	// misses nothing.
+	// countedFor is the time after which an element without a new connection expires. A tally that is read more often
+	// misses no connection.
 	countedFor = time.Hour
 )
 
-// count returns the rules that count a connection after its translation, and clear the priority. Each names its
-// protocol, as nft does not know otherwise that the port of the frontend is a port. They are part of the base chains: a
-// jump would take time.
+// count returns the rules that count a connection after its translation, and clear the priority. Each rule matches a
+// protocol, because nft needs it to print the port of the frontend. The rules are in the base chains, because a jump
+// would take time.
 func (b builder) count() (rules []nft.Rule) {
 	for _, protocol := range []cluster.Protocol{cluster.TCP, cluster.UDP, cluster.SCTP} {
 		p := uint8(protocol)
@@ -38,12 +38,12 @@ func (b builder) count() (rules []nft.Rule) {
 	return rules
 }
 
-// counters reads the counters of a set: nft.Conn.
+// counters reads the counters of a set. nft.Conn implements it.
 type counters interface {
 	Counters(ctx context.Context, t nft.Table, set string, fn func(nft.Counter)) error
 }
 
-// counts has the new connections since it was read first.
+// counts sums up new connections.
 type counts struct {
 	kernel counters
 	set    string
@@ -51,7 +51,7 @@ type counts struct {
 
 	mu     sync.Mutex
 	tally  *plane.Tally
-	forget time.Time // not before
+	forget time.Time // when to delete old items of the tally next
 }
 
 func newCounts(kernel counters) *counts {
@@ -74,8 +74,8 @@ func (c *counts) Traffic(ctx context.Context, routes *route.Snapshot) (plane.Cou
 	return c.tally.Counted(), nil
 }
 
-// read adds what the kernel has counted for ports since the last call. An element that a listing misses by chance is
-// the same as long as it has not expired.
+// read adds the connections that the kernel has counted since the last call. If a listing misses an element by chance,
+// the next one counts its connections, because the tally keeps the last value of an element until it expires.
 func (c *counts) read(ctx context.Context, ports func() portsByFront) error {
 	for _, ip := range route.Families() {
 		now := c.now()
@@ -99,7 +99,7 @@ func (c *counts) read(ctx context.Context, ports func() portsByFront) error {
 // portsByFront finds ports by their frontends.
 type portsByFront map[key]route.PortID
 
-// noPorts is for read, if nothing is to be added.
+// noPorts makes read skip the connections counted so far.
 func noPorts() portsByFront { return nil }
 
 func portsOf(routes *route.Snapshot) portsByFront {
@@ -115,7 +115,7 @@ func portsOf(routes *route.Snapshot) portsByFront {
 	return ports
 }
 
-// find returns the port of a frontend. One with its address comes before a NodePort, as in rules.
+// find returns the port of a frontend. A frontend with this address takes precedence over a NodePort, as in the rules.
 func (ports portsByFront) find(ip route.Family, frontend string) (id route.PortID, known bool) {
 	if id, known = ports[key{ip, frontendElement.in(byAddress), frontend}]; known {
 		return id, true
@@ -124,5 +124,5 @@ func (ports portsByFront) find(ip route.Family, frontend string) (id route.PortI
 	return id, known
 }
 
-// backendWidth returns how many bytes of the key of an element are the backend; the others are the frontend.
+// backendWidth returns the number of bytes of the backend at the start of an element's key. The frontend follows.
 func backendWidth(ip route.Family) int { return tableFor(ip).Family.AddrLen() + len(nft.Key{}.Port(0)) }

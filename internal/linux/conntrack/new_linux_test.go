@@ -16,14 +16,14 @@ import (
 	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 )
 
-// Begun has the entries of some backends, in both families, that were added since the last call.
-func TestBegun(t *testing.T) {
+// Each call returns the entries of the backends, in both families, that were added since the last call.
+func TestSubscribeNew(t *testing.T) {
 	ct := conntracktest.Open(t)
 	create(t, ct, flow(conntrack.TCP, "10.0.0.1:1", "10.96.0.10:80", "10.1.0.1:80"))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	backends := []netip.Addr{netip.MustParseAddr("10.1.0.1"), netip.MustParseAddr("fd01::1")}
-	begun, err := ct.Begun(ctx, backends)
+	begun, err := ct.SubscribeNew(ctx, backends)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,10 +75,10 @@ func entries(t *testing.T, ct *conntrack.Table) (all []conntrack.Entry) {
 	return all
 }
 
-// If more entries begin than fit into the socket, Begun says so.
-func TestBegunIsIncomplete(t *testing.T) {
+// If more events come than fit into the socket buffer, a call returns ErrLost.
+func TestLostEvents(t *testing.T) {
 	ct := conntracktest.Open(t)
-	begun, err := ct.Begun(t.Context(), []netip.Addr{netip.MustParseAddr("10.1.0.1")})
+	begun, err := ct.SubscribeNew(t.Context(), []netip.Addr{netip.MustParseAddr("10.1.0.1")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +89,7 @@ func TestBegunIsIncomplete(t *testing.T) {
 	for !errors.Is(err, conntrack.ErrLost) {
 		var got []conntrack.Entry
 		if got, err = begun(); err == nil && len(got) == 0 {
-			t.Fatal("no entry was lost")
+			t.Fatal("no event was lost")
 		}
 	}
 	if _, err := begun(); err != nil {
@@ -97,7 +97,7 @@ func TestBegunIsIncomplete(t *testing.T) {
 	}
 }
 
-// A connection of which one side is closed is open, whichever side that is, until the other is closed as well.
+// A connection is not Closing before both sides have closed it, whichever side closes first.
 func TestHalfClosedConnection(t *testing.T) {
 	ns := kerneltest.Namespace(t)
 	kerneltest.Do(t, ns, func() error {

@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// recall adds to ports the former owners that the tables of an earlier run name, so that connections survive a restart.
-func (f *Follower) recall(ctx context.Context, ports map[route.PortID]*port, names map[netip.Addr]string) error {
+// restore adds the former owners in the tables of an earlier run to the ports, so that connections survive a restart.
+func (f *Follower) restore(ctx context.Context, ports map[route.PortID]*port, names map[netip.Addr]string) error {
 	for g := range generation(generations) {
 		for _, s := range sides() {
 			if s.entering {
@@ -23,12 +23,12 @@ func (f *Follower) recall(ctx context.Context, ports map[route.PortID]*port, nam
 			if state == nil {
 				continue
 			}
-			m := memory{state: state, nodes: nodesIn(state, names)}
+			saved := savedOwners{state: state, nodes: nodesIn(state, names)}
 			for id, p := range ports {
 				if fronts := p.external(); familyOf(p.Family) == s.ip && len(fronts) > 0 {
 					known := *p
 					key := keyOf(fronts[0], p.Protocol)
-					known.slots = p.slots.Recall(func(slot int) []string { return m.former(s, key, slot) })
+					known.slots = p.slots.WithFormer(func(slot int) []string { return saved.former(s, key, slot) })
 					ports[id] = &known
 				}
 			}
@@ -37,13 +37,13 @@ func (f *Follower) recall(ctx context.Context, ports map[route.PortID]*port, nam
 	return nil
 }
 
-// memory is what a table says of former owners.
-type memory struct {
+// savedOwners reads former owners from a table.
+type savedOwners struct {
 	state *nft.State
-	nodes map[string]string // by the data in maps of slots
+	nodes map[string]string // names of nodes by the data in maps of slots
 }
 
-// nodesIn returns the names of the nodes in a table.
+// nodesIn returns the names of the nodes in a table, by the data in maps of slots.
 func nodesIn(state *nft.State, names map[netip.Addr]string) map[string]string {
 	nodes := map[string]string{}
 	for set, content := range state.Sets {
@@ -60,9 +60,9 @@ func nodesIn(state *nft.State, names map[netip.Addr]string) map[string]string {
 }
 
 // former returns the nodes to which packets of a slot were passed on.
-func (m memory) former(s side, key string, slot int) (names []string) {
+func (m savedOwners) former(s side, key string, slot int) (names []string) {
 	for _, at := range s.stages() {
-		e, _ := m.state.Sets[s.slots(packets, at).Name].Elements.Get(slotKey(key, slot))
+		e, _ := m.state.Sets[s.slots(withPort, at).Name].Elements.Get(slotKey(key, slot))
 		if name := m.nodes[e.Data]; name != "" {
 			names = append(names, name)
 		}

@@ -14,22 +14,21 @@ import (
 )
 
 const (
-	groupNew  = 1    // NFNLGRP_CONNTRACK_NEW of nfnetlink_compat.h
-	mostBegun = 1000 // entries of one call, so that a flood does not occupy a CPU
+	groupNew = 1    // NFNLGRP_CONNTRACK_NEW of nfnetlink_compat.h
+	maxBegun = 1000 // entries that a call returns, so that a flood does not occupy a CPU
 )
 
-// Begun subscribes to new entries of some backends. It returns a function that returns those that were added since the
-// last call: it returns at once, and with ErrLost if some were lost. If there are very many, the next call returns more
-// of them. The subscription ends with the context. The kernel sends no entries of other backends, and none at all if
-// net.netfilter.nf_conntrack_events is 0.
-func (t *Table) Begun(ctx context.Context, backends []netip.Addr) (func() ([]Entry, error), error) {
+// SubscribeNew subscribes to new entries whose answers come from the backends, until the context ends. The returned
+// function does not block. It returns up to about maxBegun entries that were added since the last call, and ErrLost if
+// events were lost. The kernel sends no events if net.netfilter.nf_conntrack_events is 0.
+func (t *Table) SubscribeNew(ctx context.Context, backends []netip.Addr) (func() ([]Entry, error), error) {
 	s, err := subscribe(t.netns, groupNew, answeredBy(backends))
 	if err != nil {
 		return nil, err
 	}
-	context.AfterFunc(ctx, func() { _ = s.Close() }) // nothing was written
+	context.AfterFunc(ctx, func() { _ = s.Close() })
 	return func() (begun []Entry, err error) {
-		for len(begun) < mostBegun {
+		for len(begun) < maxBegun {
 			part, err := s.next()
 			switch {
 			case errors.Is(err, unix.EAGAIN):
@@ -49,8 +48,8 @@ func (t *Table) Begun(ctx context.Context, backends []netip.Addr) (func() ([]Ent
 	}, nil
 }
 
-// answeredBy is a program of a socket that receives only messages of entries whose answers come from one of these
-// addresses, or from one with the same last four bytes.
+// answeredBy returns a socket filter that accepts entries whose answers come from an address that has the same last
+// four bytes as one of the backends.
 func answeredBy(backends []netip.Addr) (program []bpf.Instruction) {
 	for _, addr := range backends {
 		typ, bytes := uint32(uapi.CTA_IP_V4_SRC), addr.AsSlice()

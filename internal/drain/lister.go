@@ -11,48 +11,48 @@ import (
 )
 
 const (
-	// Listings take 1 % of a CPU in the long run, and burst more at any time.
+	// Listings may take one part in share of a CPU (1 %) on average, and burst at once.
 	share = 100
 	burst = time.Second
 )
 
-// lists lists the flows of several pods at once: of all waits that ask before a listing begins.
-type lists struct {
-	table Table
-	began time.Time
-	turn  chan struct{} // full while a wait lists for all
+// lister lists the flows of several pods in one listing: the pods of all requests that are pending when it begins.
+type lister struct {
+	table   Table
+	created time.Time
+	active  chan struct{} // a semaphore: one wait lists for all
 
-	// Of the wait that lists.
+	// Accessed only while holding the semaphore.
 	budget time.Duration
-	last   time.Time
+	last   time.Time // when the budget was last replenished
 
-	mu    sync.Mutex
-	asked []*request
+	mu      sync.Mutex
+	pending []*request
 }
 
-// request is the request of a wait.
+// request is the request of a wait for a listing.
 type request struct {
 	pod   []netip.Addr
 	found *flows
 	done  chan error
 }
 
-func newLists(table Table) lists {
+func newLister(table Table) lister {
 	now := time.Now()
-	return lists{table: table, began: now, turn: make(chan struct{}, 1), budget: burst, last: now}
+	return lister{table: table, created: now, active: make(chan struct{}, 1), budget: burst, last: now}
 }
 
-// list returns the flows of a pod. It waits until a listing is due, but not longer than ctx.
-func (l *lists) list(ctx context.Context, pod []netip.Addr, udp Timeouts) (*flows, error) {
+// list returns the flows of a pod. It waits until the budget allows a listing, or the context ends.
+func (l *lister) list(ctx context.Context, pod []netip.Addr, udp Timeouts) (*flows, error) {
 	r := &request{pod, &flows{udp: udp}, make(chan error, 1)}
 	l.mu.Lock()
-	l.asked = append(l.asked, r)
+	l.pending = append(l.pending, r)
 	l.mu.Unlock()
 	select {
 	case err := <-r.done:
 		return r.found, err
-	case l.turn <- struct{}{}:
-		defer func() { <-l.turn }()
+	case l.active <- struct{}{}:
+		defer func() { <-l.active }()
 	case <-ctx.Done():
 		return nil, l.withdraw(ctx, r)
 	}
@@ -61,7 +61,7 @@ func (l *lists) list(ctx context.Context, pod []netip.Addr, udp Timeouts) (*flow
 		l.budget, l.last = min(l.budget+now.Sub(l.last)/share, burst), now
 		switch {
 		case l.budget > 0:
-			l.answer(context.WithoutCancel(ctx))
+			l.serve(context.WithoutCancel(ctx))
 		case !pause(ctx, share*(1-l.budget)):
 			return nil, l.withdraw(ctx, r)
 		}
@@ -69,24 +69,24 @@ func (l *lists) list(ctx context.Context, pod []netip.Addr, udp Timeouts) (*flow
 	return r.found, <-r.done
 }
 
-// withdraw removes a request. It returns the reason.
-func (l *lists) withdraw(ctx context.Context, r *request) error {
+// withdraw removes a pending request and returns the error of the context.
+func (l *lister) withdraw(ctx context.Context, r *request) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.asked = slices.DeleteFunc(l.asked, func(other *request) bool { return other == r })
+	l.pending = slices.DeleteFunc(l.pending, func(other *request) bool { return other == r })
 	return ctx.Err()
 }
 
-// answer lists for all requests.
-func (l *lists) answer(ctx context.Context) {
+// serve makes one listing for each IP family, and completes all pending requests with it.
+func (l *lister) serve(ctx context.Context) {
 	l.mu.Lock()
-	asked := l.asked
-	l.asked = nil
+	requests := l.pending
+	l.pending = nil
 	l.mu.Unlock()
 	began := time.Now()
 	pods, filters := map[netip.Addr][]*flows{}, map[conntrack.Family]conntrack.Filter{}
-	for _, r := range asked {
-		r.found.at = began
+	for _, r := range requests {
+		r.found.listed = began
 		for _, addr := range r.pod {
 			pods[addr] = append(pods[addr], r.found)
 			f := conntrack.Filter{Family: conntrack.IPv4, ReplySrc: netip.AddrPortFrom(addr, 0)}
@@ -111,7 +111,7 @@ func (l *lists) answer(ctx context.Context) {
 		}
 	}
 	l.budget -= time.Since(began)
-	for _, r := range asked {
+	for _, r := range requests {
 		r.done <- err
 	}
 }

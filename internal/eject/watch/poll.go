@@ -14,21 +14,21 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Run looks until the context ends. It returns nil then, and also if the table cannot be read at all.
+// Run polls the table until the context ends. It returns nil, even if the table cannot be read.
 func (p *Part) Run(ctx context.Context) error {
-	runtime.LockOSThread() // CPU is that of the thread
+	runtime.LockOSThread() // Options.CPU measures the thread
 	defer runtime.UnlockOSThread()
-	defer func() { _ = p.opt.Table.Close() }()                   // nothing is written
-	due, shut := time.NewTimer(period), time.NewTimer(time.Hour) // of a look, and of the end of a window of a trial
+	defer func() { _ = p.opt.Table.Close() }() // nothing is written
+	due, windowEnd := time.NewTimer(period), time.NewTimer(time.Hour)
 	defer due.Stop()
-	defer shut.Stop()
-	var refusals <-chan error
+	defer windowEnd.Stop()
+	var refusals <-chan struct{}
 	last, pace := "", newPacer()
 	for {
 		select {
 		case <-ctx.Done():
 			if refusals != nil {
-				return <-refusals
+				<-refusals
 			}
 			return nil
 		case <-p.wake:
@@ -36,26 +36,29 @@ func (p *Part) Run(ctx context.Context) error {
 				refusals = p.subscribe(ctx)
 			}
 			p.settle(time.Now())
-			shut.Reset(p.window(time.Now()))
+			windowEnd.Reset(p.window(time.Now()))
 			continue
-		case <-shut.C:
+		case <-windowEnd.C:
 			p.settle(time.Now())
-			shut.Reset(p.window(time.Now()))
+			windowEnd.Reset(p.window(time.Now()))
 			continue
 		case <-due.C:
 		}
 		began := p.opt.CPU()
-		near, read, err := p.look(ctx, time.Now())
+		near, read, err := p.poll(ctx, time.Now())
 		if err != nil && ctx.Err() == nil && err.Error() != last {
 			last = err.Error()
 			p.opt.Failed(err)
 		}
-		pause := p.pause()
-		if err != nil {
-			pause, near = slowPeriod, 0
+		pause := slowPeriod
+		switch {
+		case err != nil:
+			near = 0
+		case p.used():
+			pause = period
 		}
-		shut.Reset(p.window(time.Now()))
-		due.Reset(pace.pause(look{p.opt.CPU() - began, read, pause, near}))
+		windowEnd.Reset(p.window(time.Now()))
+		due.Reset(pace.pause(poll{p.opt.CPU() - began, read, pause, near}))
 	}
 }
 
@@ -66,36 +69,30 @@ func (p *Part) used() bool {
 	return len(p.services) > 0
 }
 
-func (p *Part) pause() time.Duration {
-	if p.used() {
-		return period
-	}
-	return slowPeriod
-}
-
-// subscribe receives refusals until the context ends. The channel then has an item.
-func (p *Part) subscribe(ctx context.Context) <-chan error {
-	done := make(chan error, 1)
+// subscribe receives refusals until the context ends. Then it closes the channel.
+func (p *Part) subscribe(ctx context.Context) <-chan struct{} {
+	done := make(chan struct{})
 	go func() {
+		defer close(done)
 		err := p.opt.Table.Refusals(ctx, func() {}, func(e conntrack.Entry) { p.refused(ctx, e, time.Now()) })
 		if err != nil {
 			p.opt.Failed(err)
 		}
-		done <- nil
 	}()
 	return done
 }
 
-// refused counts a refusal. It reads at most mostEvents a second: the kernel discards others.
+// refused counts a refusal. After maxEvents in a second it blocks until the second is over, and the kernel discards
+// further events.
 func (p *Part) refused(ctx context.Context, e conntrack.Entry, now time.Time) {
 	p.mu.Lock()
 	if now.Sub(p.events.second) >= time.Second {
 		p.events = events{second: now}
 	}
 	p.events.n++
-	full := p.events.n >= mostEvents
+	full := p.events.n >= maxEvents
 	until := p.events.second.Add(time.Second)
-	if p.known(e) {
+	if p.counts(e) {
 		p.count(e, plane.Failed{Refused: 1})
 		p.fail(e, now)
 	}
@@ -108,21 +105,21 @@ func (p *Part) refused(ctx context.Context, e conntrack.Entry, now time.Time) {
 	}
 }
 
-// known reports whether an entry is a connection to a backend of a Service.
-func (p *Part) known(e conntrack.Entry) bool { return e.Translated() || len(p.of(e)) > 0 }
+// counts reports whether an entry is a connection to a backend of a Service.
+func (p *Part) counts(e conntrack.Entry) bool { return e.Translated() || len(p.portsOf(e)) > 0 }
 
 func (p *Part) count(e conntrack.Entry, f plane.Failed) {
 	at := plane.Target{Protocol: cluster.TCP, Backend: e.ReplySrc}
 	sum, has := p.failed[at]
-	if !has && len(p.failed) >= mostTargets {
+	if !has && len(p.failed) >= maxTargets {
 		return
 	}
 	p.failed[at] = plane.Failed{Unanswered: sum.Unanswered + f.Unanswered, Refused: sum.Refused + f.Refused}
 }
 
-// of returns the ports with ejection to which a connection belongs: that of its frontend, or if it went to the backend
-// directly, all that have the backend.
-func (p *Part) of(e conntrack.Entry) []*port {
+// portsOf returns the ports with ejection to which a connection belongs: the port of its frontend, or for a connection
+// without translation, all ports that have the backend.
+func (p *Part) portsOf(e conntrack.Entry) []*port {
 	if !e.Translated() {
 		if p.opt.Direct && e.OrigDst == e.ReplySrc {
 			return p.backends[e.ReplySrc]
@@ -145,7 +142,7 @@ func (p *Part) of(e conntrack.Entry) []*port {
 
 // fail adds a failure to the evidence of ports with ejection.
 func (p *Part) fail(e conntrack.Entry, now time.Time) {
-	for _, q := range p.of(e) {
+	for _, q := range p.portsOf(e) {
 		s := p.subject(q, e.ReplySrc)
 		s.Fail(e.OrigSrc.Addr(), now)
 		if !e.Answered() {
@@ -154,7 +151,7 @@ func (p *Part) fail(e conntrack.Entry, now time.Time) {
 	}
 }
 
-// subject returns the subject of a backend of a port, and creates it.
+// subject returns the subject of a backend of a port, and creates it if needed.
 func (p *Part) subject(q *port, b netip.AddrPort) *subject {
 	s := q.subjects[b]
 	if s == nil {
@@ -165,9 +162,9 @@ func (p *Part) subject(q *port, b netip.AddrPort) *subject {
 	return s
 }
 
-// look lists unanswered connections, and decides. It returns the time until a decision may be possible, 0 if none is
-// near, and how much it has read.
-func (p *Part) look(ctx context.Context, now time.Time) (near time.Duration, r read, err error) {
+// poll lists unanswered connections, and decides. It returns the time until the next decision (0 if none is near) and
+// the amount that it read.
+func (p *Part) poll(ctx context.Context, now time.Time) (near time.Duration, r read, err error) {
 	list, err := p.unanswered(ctx, now)
 	r = read{walks: 1, entries: list.entries}
 	if err != nil {
@@ -175,13 +172,13 @@ func (p *Part) look(ctx context.Context, now time.Time) (near time.Duration, r r
 	}
 	p.mu.Lock()
 	p.waiting = list.seen
-	asked := p.asked(list.seen)
+	gone := p.takeGone(list.seen)
 	for _, e := range list.begun {
-		p.try(e)
+		p.followTrial(e)
 	}
 	p.mu.Unlock()
-	for s, list := range asked {
-		p.ask(ctx, s, list)
+	for s, list := range gone {
+		p.check(ctx, s, list)
 	}
 	p.mu.Lock()
 	for _, e := range list.late {
@@ -189,9 +186,9 @@ func (p *Part) look(ctx context.Context, now time.Time) (near time.Duration, r r
 		p.fail(e, now)
 	}
 	near = p.near(list.seen, now)
-	wanted := p.wanted(now)
+	due := p.due(now)
 	p.mu.Unlock()
-	answered, err := p.list(ctx, wanted, now)
+	answered, err := p.list(ctx, due, now)
 	r.walks, r.entries = r.walks+answered.walks, r.entries+answered.entries
 	if err != nil {
 		return near, r, err
@@ -200,12 +197,12 @@ func (p *Part) look(ctx context.Context, now time.Time) (near time.Duration, r r
 	return near, r, nil
 }
 
-// unanswered are the connections without an answer.
+// unanswered is a listing of the connections without an answer.
 type unanswered struct {
-	seen    map[uint32]*waiting
-	late    []conntrack.Entry // those that became failures
-	begun   []conntrack.Entry // those that the look before did not list
-	entries int               // that were read
+	seen    map[uint32]*waiting // by ID
+	late    []conntrack.Entry   // connections that have just become overdue
+	begun   []conntrack.Entry   // connections that the previous listing did not have
+	entries int                 // number of entries that were read
 }
 
 // unanswered lists the connections without an answer.
@@ -215,12 +212,12 @@ func (p *Part) unanswered(ctx context.Context, now time.Time) (u unanswered, err
 	filter := conntrack.Filter{Protocol: conntrack.TCP, Unanswered: true}
 	err = p.opt.Table.Each(ctx, filter, func(e conntrack.Entry) error {
 		u.entries++
-		if e.State != conntrack.SynSent || each[e.ReplySrc] >= mostPending || u.seen[e.ID] != nil {
+		if e.State != conntrack.SynSent || each[e.ReplySrc] >= maxPending || u.seen[e.ID] != nil {
 			return nil
 		}
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		if !p.known(e) {
+		if !p.counts(e) {
 			return nil
 		}
 		each[e.ReplySrc]++
@@ -238,17 +235,17 @@ func (p *Part) unanswered(ctx context.Context, now time.Time) (u unanswered, err
 	return u, err
 }
 
-// try follows a connection that began, if its backend is on trial.
-func (p *Part) try(e conntrack.Entry) {
-	for _, q := range p.of(e) {
-		if q.Standings[e.ReplySrc].Phase == eject.Trial {
+// followTrial follows a new connection if its backend is on trial.
+func (p *Part) followTrial(e conntrack.Entry) {
+	for _, q := range p.portsOf(e) {
+		if q.States[e.ReplySrc].Phase == eject.Trial {
 			p.subject(q, e.ReplySrc).follow(e)
 		}
 	}
 }
 
-// near returns the time until the next look if something can be decided soon; otherwise 0. If several connections wait
-// for one backend, what was answered is listed now, so that their failure decides at once.
+// near returns the time until the next poll if a decision is possible soon; otherwise 0. If enough connections wait for
+// one backend, it creates a subject, so that this poll lists the answered connections and the next one can decide.
 func (p *Part) near(seen map[uint32]*waiting, now time.Time) (next time.Duration) {
 	first, n := map[netip.AddrPort]time.Time{}, map[netip.AddrPort]int{}
 	for _, w := range seen {
@@ -274,7 +271,7 @@ func (p *Part) near(seen map[uint32]*waiting, now time.Time) (next time.Duration
 	}
 	for q := range p.active {
 		for _, s := range q.subjects {
-			if s.Near(q.Limits) && !q.Full() {
+			if s.Reaches(q.Limits) && !q.Full() {
 				soon(period)
 			}
 		}
@@ -282,16 +279,16 @@ func (p *Part) near(seen map[uint32]*waiting, now time.Time) (next time.Duration
 	return next
 }
 
-// settle decides about all ports with evidence, and sets the shares of Services that changed.
+// settle decides about all active ports, and sets the shares of the Services that changed.
 func (p *Part) settle(now time.Time) {
 	p.mu.Lock()
 	var changes []Change
-	changed := p.left
-	p.left = map[cluster.Name]bool{}
+	changed := p.stale
+	p.stale = map[cluster.Name]bool{}
 	for q := range p.active {
-		found, is := p.decide(q, now)
-		changes = append(changes, found...)
-		if is {
+		ejections, any := p.decide(q, now)
+		changes = append(changes, ejections...)
+		if any {
 			changed[q.id.Service] = true
 		}
 	}
@@ -311,13 +308,13 @@ func (p *Part) settle(now time.Time) {
 	}
 }
 
-// window returns the time until the first window of a trial ends; without one, a long time.
+// window returns the time until the first window of a trial ends; an hour if no window is open.
 func (p *Part) window(now time.Time) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	first := time.Hour
 	for q := range p.active {
-		for _, s := range q.Standings {
+		for _, s := range q.States {
 			if s.Open() {
 				first = min(first, s.Next.Sub(now))
 			}
@@ -326,17 +323,17 @@ func (p *Part) window(now time.Time) time.Duration {
 	return first
 }
 
-// decide updates the standings of a port. It reports whether one has changed, and returns the ejections.
+// decide updates the states of a port. It returns the ejections, and whether any state changed.
 func (p *Part) decide(q *port, now time.Time) (ejections []Change, changed bool) {
 	evidence := map[netip.AddrPort]eject.Evidence{}
 	for b, s := range q.subjects {
-		e := s.Take(s.known)
+		e := s.Take(s.observed)
 		e.Idle = s.idle
-		evidence[b], s.known, s.idle = e, false, false
+		evidence[b], s.observed, s.idle = e, false, false
 	}
 	next := q.Decide(evidence, now)
 	for _, b := range q.Backends {
-		before, after := q.Standings[b], next[b]
+		before, after := q.States[b], next[b]
 		if before == after {
 			continue
 		}
@@ -350,10 +347,10 @@ func (p *Part) decide(q *port, now time.Time) (ejections []Change, changed bool)
 		case after.Phase == eject.Trial && q.subjects[b] != nil:
 			q.subjects[b].restart()
 		default:
-			delete(q.subjects, b) // what follows is measured anew
+			delete(q.subjects, b) // the next phase starts without evidence
 		}
 	}
-	q.Standings = next
+	q.States = next
 	for b, s := range next {
 		if s.Phase == eject.Trial {
 			p.subject(q, b)
@@ -374,7 +371,7 @@ func (p *Part) decide(q *port, now time.Time) (ejections []Change, changed bool)
 func (p *Part) sharesOf(name cluster.Name) cluster.Shares {
 	shares := cluster.Shares{}
 	for _, q := range p.services[name] {
-		for b, s := range q.Standings {
+		for b, s := range q.States {
 			if share := s.Share(); share.Part < cluster.Whole {
 				shares[cluster.ShareKey{Port: q.id.Name, Backend: b}] = share
 			}

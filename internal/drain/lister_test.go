@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// 100,000 connections take a few listings, in whatever order they end, and the wait ends soon after the last.
+// 100,000 connections take a few listings, in whatever order they end, and the wait ends soon after the last
+// connection.
 func TestManyConnections(t *testing.T) {
 	const n = 100_000
 	for name, order := range map[string]func(i int) uint32{
@@ -20,7 +21,7 @@ func TestManyConnections(t *testing.T) {
 				for i := range n {
 					ct.begin(tcp(i))
 				}
-				result := begin(t, NewWaits(waiter(ct), never), Longest)
+				result := begin(t, NewWaits(options(ct), ignore), MaxWait)
 				synctest.Wait()
 				for i := range n {
 					ct.close(order(i))
@@ -30,12 +31,12 @@ func TestManyConnections(t *testing.T) {
 				}
 				last := time.Now()
 				got := <-result
-				if late := time.Since(last); got.err != nil || !got.Drained || late > 2*lookEvery {
+				if late := time.Since(last); got.err != nil || !got.Drained || late > 2*pollPeriod {
 					t.Errorf("drained %t, %v, %s after the last connection", got.Drained, got.err, late)
 				}
-				const twoFamilies, most = 2, 5 // ln(n)/ln(256) is 2; 5 is far beyond what chance gives
+				const twoFamilies, most = 2, 5 // expected: ln(n)/ln(256), about 2
 				if ct.listed > twoFamilies*most {
-					t.Errorf("%d listings", ct.listed)
+					t.Errorf("%d listings, want %d at most", ct.listed, twoFamilies*most)
 				}
 			})
 		})
@@ -50,35 +51,35 @@ func TestManyConnectionsAreLeft(t *testing.T) {
 		for i := range n {
 			ct.begin(tcp(i))
 		}
-		result := begin(t, NewWaits(waiter(ct), never), time.Minute)
+		result := begin(t, NewWaits(options(ct), ignore), time.Minute)
 		synctest.Wait()
 		for i := range n / 2 {
 			ct.close(uint32(2*i + 1))
 		}
 		got := <-result
-		if got.err != nil || got.Drained || !got.About || got.Live < n/4 || got.Live > 3*n/4 || len(got.Flows) == 0 {
-			t.Errorf("%d of %d left, about: %t, %v", got.Live, n/2, got.About, got.err)
+		if got.err != nil || got.Drained || !got.Estimated || got.Live < n/4 || got.Live > 3*n/4 || len(got.Flows) == 0 {
+			t.Errorf("%d of %d left, estimated: %t, %v", got.Live, n/2, got.Estimated, got.err)
 		}
 	})
 }
 
-// Waits that begin together share a listing. Listings take 1 % of a CPU in the long run; a wait that gets none in its
-// time returns an error.
+// Waits that begin together share a listing. Listings take 1 % of a CPU on average. A wait whose deadline comes before
+// its first listing returns an error.
 func TestListingsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ct := &table{takes: burst}
-		w := NewWaits(waiter(ct), never)
-		<-begin(t, w, 3*burst) // an earlier one, which takes all of the burst
+		w := NewWaits(options(ct), ignore)
+		<-begin(t, w, 3*burst) // uses the whole burst
 		first := ct.listed
 		began := time.Now()
 		for range 3 {
-			if _, err := w.Wait(t.Context(), pod, time.Second); !errors.Is(err, ErrMany) {
-				t.Errorf("a wait for less than the time until the next listing ends with %v", err)
+			if _, err := w.Wait(t.Context(), pod, time.Second); !errors.Is(err, ErrTooMany) {
+				t.Errorf("a wait that ends before the next listing returns %v, want %v", err, ErrTooMany)
 			}
 		}
 		var all []<-chan ended
 		for range 10 {
-			all = append(all, begin(t, w, Longest))
+			all = append(all, begin(t, w, MaxWait))
 		}
 		for _, result := range all {
 			if got := <-result; got.err != nil || !got.Drained {
