@@ -175,6 +175,7 @@ func (p Port) readmit(next map[netip.AddrPort]State, excess int) {
 // In or Rising: Decide does.
 func (s State) advance(e Evidence, now time.Time) (State, bool) {
 	due := !s.Next.IsZero() && !now.Before(s.Next)
+	idle := e.Idle && now.After(s.Since) // a poll at the end of a window does not see its last connections
 	switch s.Phase {
 	case In:
 		return s, !due
@@ -188,9 +189,9 @@ func (s State) advance(e Evidence, now time.Time) (State, bool) {
 			return eject(s.Times, e, now), true
 		case e.Succeeded:
 			return s.enter(Rising, 0, now), true
-		case s.Step > lastWindow && e.Idle:
+		case s.Step > lastWindow && idle:
 			return s.enter(Trial, lastWindow, now), true
-		case due, !s.Open() && e.Idle:
+		case due, !s.Open() && idle:
 			return s.enter(Trial, s.Step+1, now), true
 		}
 	case Rising:

@@ -200,7 +200,7 @@ type layout struct {
 }
 
 func (l layout) equal(o layout) bool {
-	return slices.Equal(l.devices, o.devices) && l.byClient == o.byClient
+	return slices.Equal(l.devices, o.devices) && l.byClient == o.byClient && l.tunnel == o.tunnel
 }
 
 // prerouting is the name of a chain that exists if a generation is complete.

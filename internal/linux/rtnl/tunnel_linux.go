@@ -28,6 +28,8 @@ type Tunnel struct {
 	name     string
 	port     uint16
 	answered map[netip.Addr]bool // whether a neighbour answered, in its last known state
+
+	configured int // the index of the interface that this process has configured; 0: none
 }
 
 // End is an end of the tunnel.
@@ -92,7 +94,10 @@ func (t *Tunnel) ensure(h *netlink.Handle, self End) (netlink.Link, error) {
 	link, err := h.LinkByName(t.name)
 	if v, is := link.(*netlink.Vxlan); err == nil && is && v.Port == want.Port && v.SrcAddr.Equal(want.SrcAddr) &&
 		v.HardwareAddr.String() == want.HardwareAddr.String() && v.Flags&net.FlagUp != 0 {
-		return link, nil
+		if v.Index == t.configured {
+			return link, nil
+		}
+		return link, t.configure(h, link) // a process that was killed may not have finished it
 	}
 	if err == nil {
 		err = h.LinkDel(link)
@@ -124,9 +129,13 @@ func (t *Tunnel) configure(h *netlink.Handle, link netlink.Link) error {
 		return err
 	}
 	all := &net.IPNet{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)}
-	return h.RouteReplace(&netlink.Route{
+	err := h.RouteReplace(&netlink.Route{
 		LinkIndex: link.Attrs().Index, Table: TunnelNetwork, Scope: unix.RT_SCOPE_LINK, Dst: all,
 	})
+	if err == nil {
+		t.configured = link.Attrs().Index
+	}
+	return err
 }
 
 // setOuter sets the outer destination of packets to the hardware address of each end, and deletes other entries.
@@ -228,14 +237,15 @@ func (t *Tunnel) Remove() (bool, error) {
 		return false, fmt.Errorf("open route netlink: %w", err)
 	}
 	defer h.Close()
-	link, err := h.LinkByName(t.name)
+	err = h.RuleDel(t.rule())
+	var link netlink.Link
+	if err == nil || errors.Is(err, unix.ENOENT) {
+		link, err = h.LinkByName(t.name)
+	}
 	if errors.As(err, &netlink.LinkNotFoundError{}) {
 		return false, nil
 	}
 	if err == nil {
-		err = h.RuleDel(t.rule())
-	}
-	if err == nil || errors.Is(err, unix.ENOENT) {
 		err = h.LinkDel(link)
 	}
 	if err != nil {

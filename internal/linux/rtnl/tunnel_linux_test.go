@@ -90,4 +90,9 @@ func TestATunnelMakesDistantHostsNeighbours(t *testing.T) {
 	run(hosts[0], "! ip link show tunnel 2>/dev/null; test $(ip rule | wc -l) = 3")
 	far = []End{ends[1], v6(ends[1])}
 	wait(true, true)
+	run(hosts[0], "ip rule del oif tunnel; ip addr del 192.0.0.8/32 dev tunnel") // as if the process was killed before
+	tunnels[0] = NewTunnel(hosts[0], "tunnel", 10264)
+	look()
+	run(hosts[0], "ip rule | grep -q 'oif tunnel'; ip addr show tunnel | grep -q 192.0.0.8")
+	wait(true, true)
 }

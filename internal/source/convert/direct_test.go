@@ -57,7 +57,7 @@ func TestDirectWithoutEffect(t *testing.T) {
 		{corev1.ServiceSpec{ExternalIPs: []string{"192.0.2.1"}}, ""},
 		{
 			corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort},
-			"no effect without a load balancer or externalIP: a NodePort is at the address of one node, and is lost with it",
+			"no effect without a load balancer or externalIP: a NodePort has the address of one node, and is lost with it",
 		},
 		{
 			corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, ExternalTrafficPolicy: local},

@@ -154,7 +154,7 @@ func (c Converter) notDirect(svc *corev1.Service) string {
 	case spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal:
 		return "no effect with externalTrafficPolicy Local"
 	case spec.Type != corev1.ServiceTypeLoadBalancer && len(spec.ExternalIPs) == 0:
-		return "no effect without a load balancer or externalIP: a NodePort is at the address of one node, and is lost with it"
+		return "no effect without a load balancer or externalIP: a NodePort has the address of one node, and is lost with it"
 	}
 	return ""
 }
