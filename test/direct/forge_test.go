@@ -14,6 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-proxy/sluice/test/harness"
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
@@ -61,17 +62,26 @@ func (r *rig) tap() (t taps) {
 	return t
 }
 
-// received returns how many packets to the address of the Service nodes have received from a client. Those that were
-// sent before have arrived when a later connection is served.
-func (t taps) received(client netip.Addr) (n int) {
+// received returns how many packets to the address of the Service nodes have received from a client: at least so many,
+// for which it waits.
+func (t taps) received(client netip.Addr, least int) int {
 	t.Helper()
-	t.flows(1, lab.TCP, vip4).end()
-	for _, tap := range t.taps {
-		n += tap.Count(func(p lab.Packet) bool {
-			return !p.Out && p.Src.Addr() == client && p.Dst.Addr() == netip.MustParseAddr(vip4)
-		})
+	count := func() (n int) {
+		for _, tap := range t.taps {
+			n += tap.Count(func(p lab.Packet) bool {
+				return !p.Out && p.Src.Addr() == client && p.Dst.Addr() == netip.MustParseAddr(vip4)
+			})
+		}
+		return n
 	}
-	return n
+	harness.Eventually(t, timeout, func() error {
+		if n := count(); n < least {
+			return fmt.Errorf("nodes have received %d packets, want %d", n, least)
+		}
+		return nil
+	})
+	t.flows(1, lab.TCP, vip4).end() // most of what nodes pass on has arrived when a later connection is served
+	return count()
 }
 
 // neighbour is a host in the network of the nodes that forwards nothing.
