@@ -40,6 +40,9 @@ type Tap struct {
 	seen []Packet
 }
 
+// tapBuffer is the size of the buffer of a Tap, in bytes: some ten thousand packets.
+const tapBuffer = 16 << 20
+
 // Tap captures packets on the host's interfaces until the test ends.
 func (h *Host) Tap() *Tap {
 	h.t.Helper()
@@ -48,7 +51,12 @@ func (h *Host) Tap() *Tap {
 		var err error
 		all := int(binary.NativeEndian.Uint16([]byte{0, unix.ETH_P_ALL})) // in network order
 		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, all)
-		return err
+		if err != nil {
+			return err
+		}
+		// The kernel drops what a busy machine does not read in time. Only root of the machine may force the size.
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, tapBuffer)
+		return nil
 	})
 	if err != nil {
 		h.t.Fatalf("tap %s: %v", h.name, err)
