@@ -32,7 +32,7 @@ type Kernel interface {
 	Read(ctx context.Context, t nft.Table, expected []nft.ExpectedKeys) (*nft.State, error)
 }
 
-// Options for New. All are required, except Tunnel.
+// Options for New. All are required.
 type Options struct {
 	Kernel Kernel
 	Room   func() int // maximum size of a transaction, in bytes
@@ -43,8 +43,8 @@ type Options struct {
 	// Neighbours returns the neighbours by which this host reaches the addresses (rtnl.Links).
 	Neighbours func(context.Context, []netip.Addr) (rtnl.Neighbourhood, error)
 
-	Tunnel Tunnel // nil: no tunnel
-	Port   uint16 // UDP port of the tunnel
+	Tunnel Tunnel
+	Port   uint16 // UDP port of the tunnel; 0: no tunnel, and that of an earlier run is removed
 
 	Failed func(error) // called with errors, after which the Follower tries again
 

@@ -64,7 +64,7 @@ func newWorld(t *testing.T, kernel *fake) *world {
 	w.table = &route.Table{Services: map[cluster.Name]*route.Service{}}
 	w.f = New(Options{
 		Kernel: kernel, Watch: kernel.Watch, Room: func() int { return 1 << 30 },
-		Peers: w.peers, Self: "a", Neighbours: w.neighbours,
+		Peers: w.peers, Self: "a", Neighbours: w.neighbours, Tunnel: &fakeTunnel{},
 		Failed: func(err error) { t.Error(err) },
 		Moved: func(node string, from, to net.HardwareAddr) {
 			w.moved = append(w.moved, fmt.Sprintf("%s from %s to %s", node, from, to))

@@ -53,7 +53,7 @@ func Remove(ctx context.Context, k Kernel, t Tunnel) (removed []string, err erro
 	if len(there) > 0 {
 		err = k.DeleteTables(ctx, there...)
 	}
-	if err != nil || t == nil {
+	if err != nil {
 		return removed, err
 	}
 	had, err := t.Remove()

@@ -21,11 +21,8 @@ type Tunnel interface {
 
 // addTunnel adds links to the distant nodes that answer in the tunnel. The tunnel exists while there is a distant node.
 func (f *Follower) addTunnel(ctx context.Context, r *reach, nodes []*cluster.Node) error {
-	if f.opt.Tunnel == nil {
-		return nil
-	}
 	self, keys, far := ends(f.opt.Self, nodes, r.distant)
-	if len(far) == 0 {
+	if f.opt.Port == 0 || len(far) == 0 {
 		_, err := f.opt.Tunnel.Remove()
 		return err
 	}

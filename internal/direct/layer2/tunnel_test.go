@@ -58,7 +58,7 @@ func TestAddTunnel(t *testing.T) {
 		r.add(key, &rtnl.Neighbour{Routed: true}, nil)
 	}
 	tunnel := &fakeTunnel{answer: map[string]bool{"b": true}}
-	f := New(Options{Self: "a", Tunnel: tunnel})
+	f := New(Options{Self: "a", Tunnel: tunnel, Port: 10264})
 	if err := f.addTunnel(t.Context(), r, nodes); err != nil {
 		t.Fatal(err)
 	}
@@ -89,5 +89,9 @@ func TestAddTunnel(t *testing.T) {
 	}
 	if err := f.addTunnel(t.Context(), &reach{}, nodes); err != nil || tunnel.removed != 1 {
 		t.Errorf("without distant nodes: %v, removed %d times", err, tunnel.removed)
+	}
+	f.opt.Port = 0
+	if err := f.addTunnel(t.Context(), r, nodes); err != nil || tunnel.removed != 2 {
+		t.Errorf("without a port: %v, removed %d times", err, tunnel.removed)
 	}
 }

@@ -29,7 +29,8 @@ type Tunnel struct {
 	port     uint16
 	answered map[netip.Addr]bool // whether a neighbour answered, in its last known state
 
-	configured int // the index of the interface that this process has configured; 0: none
+	configured int  // the index of the interface that this process has configured; 0: none
+	removed    bool // by this process, and not created again
 }
 
 // End is an end of the tunnel.
@@ -70,6 +71,7 @@ func (t *Tunnel) Neighbours(ctx context.Context, self End, far []End) ([]Neighbo
 		return nil, fmt.Errorf("open route netlink: %w", err)
 	}
 	defer h.Close()
+	t.removed = false
 	link, err := t.ensure(h, self)
 	if err == nil {
 		err = t.setOuter(ctx, h, link, far)
@@ -231,6 +233,9 @@ func states(ctx context.Context, h *netlink.Handle, index int) (map[netip.Addr]i
 
 // Remove deletes the interface and its routing rule, and reports whether the interface existed.
 func (t *Tunnel) Remove() (bool, error) {
+	if t.removed {
+		return false, nil
+	}
 	clear(t.answered)
 	h, err := netns.Handle(t.netns, unix.NETLINK_ROUTE)
 	if err != nil {
@@ -243,6 +248,7 @@ func (t *Tunnel) Remove() (bool, error) {
 		link, err = h.LinkByName(t.name)
 	}
 	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		t.removed = true
 		return false, nil
 	}
 	if err == nil {
@@ -251,6 +257,7 @@ func (t *Tunnel) Remove() (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("remove the tunnel %s: %w", t.name, err)
 	}
+	t.removed = true
 	return true, nil
 }
 

@@ -20,12 +20,9 @@ func openDirect(s plane.Setup, beside *nft.Conn) (plane.Part, func() *plane.Dire
 	if err != nil {
 		return plane.Part{}, nil, err
 	}
-	var tunnel layer2.Tunnel
-	if port := s.Config.DirectTunnel; port != 0 {
-		tunnel = rtnl.NewTunnel(s.NetNS, layer2.TunnelName, port)
-	}
+	port := s.Config.DirectTunnel
 	f := layer2.New(layer2.Options{
-		Tunnel: tunnel, Port: s.Config.DirectTunnel,
+		Tunnel: rtnl.NewTunnel(s.NetNS, layer2.TunnelName, port), Port: port,
 		Kernel: conn, Room: conn.Room, Watch: conn.Watch, Peers: s.Peers, Self: s.Config.NodeName,
 		Neighbours: rtnl.New(s.NetNS).Neighbourhood,
 		Failed: func(err error) {
