@@ -24,7 +24,7 @@ const (
 // Errors of waits.
 var (
 	ErrTooMany     = errors.New("too many waits for pods of this node; try again")
-	ErrHostNetwork = errors.New("the pod uses the network of its node, so its connections cannot be told from others")
+	ErrHostNetwork = errors.New("the pod uses the network of its node, and its connections have the address of the node")
 )
 
 // Pod is a pod of this node. Its Name is empty if only its address is known.

@@ -40,10 +40,10 @@ func forged(source netip.AddrPort, to netip.Addr, flags, hops byte) []byte {
 	segment = binary.BigEndian.AppendUint16(segment, 80)
 	segment = append(segment, 0, 0, 0, 9, 0, 0, 0, 9, 5<<4, flags, 1, 0, 0, 0, 0, 0)
 	pseudo := append(append(append([]byte{}, source.Addr().AsSlice()...), to.AsSlice()...), 0, unix.IPPROTO_TCP, 0, 20)
-	binary.BigEndian.PutUint16(segment[16:], checksum(append(pseudo, segment...)))
+	binary.BigEndian.PutUint16(segment[16:], harness.Checksum(append(pseudo, segment...)))
 	header := append([]byte{0x45, 0, 0, 40, 0, 0, 0x40, 0, hops, unix.IPPROTO_TCP, 0, 0}, source.Addr().AsSlice()...)
 	header = append(header, to.AsSlice()...)
-	binary.BigEndian.PutUint16(header[10:], checksum(header))
+	binary.BigEndian.PutUint16(header[10:], harness.Checksum(header))
 	return append(header, segment...)
 }
 
@@ -129,15 +129,6 @@ func (r *rig) claim(from, at *lab.Host, addr netip.Addr, mac net.HardwareAddr) {
 	reply := append(append([]byte{0, 1, 8, 0, 6, 4, 0, 2}, mac...), addr.AsSlice()...)
 	reply = append(append(reply, r.mac(at, "eth0")...), at.Addr4().AsSlice()...)
 	r.frame(from, [2]net.HardwareAddr{r.mac(from, "eth0"), r.mac(at, "eth0")}, unix.ETH_P_ARP, reply)
-}
-
-func checksum(b []byte) uint16 {
-	sum := uint32(0)
-	for i := 0; i < len(b); i += 2 {
-		sum += uint32(binary.BigEndian.Uint16(b[i:]))
-	}
-	sum = sum>>16 + sum&0xffff
-	return ^uint16(sum>>16 + sum)
 }
 
 // received returns how many packets all nodes have received from the network.

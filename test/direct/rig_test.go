@@ -326,3 +326,16 @@ func (f *flows) end() {
 	}
 	f.open = nil
 }
+
+// disagree starts all daemons, and makes each know another set of nodes with backends.
+func (r *rig) disagree() {
+	r.Helper()
+	sum := r.begin(0, 1)
+	r.masquerade = true
+	r.signal(0, syscall.SIGSTOP)
+	r.apply(1, 2)
+	sum = r.agree(sum, 1, 2)
+	r.signal(1, syscall.SIGSTOP)
+	r.apply(0, 2)
+	r.agree(sum, 2)
+}

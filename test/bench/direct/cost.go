@@ -168,22 +168,13 @@ func packet(protocol lab.Protocol, to net.HardwareAddr, port uint16) []byte {
 	payload = append(payload, make([]byte, size-20-len(payload))...)
 	if protocol == lab.TCP {
 		pseudo := append(append(append([]byte{}, client...), dst...), 0, unix.IPPROTO_TCP, 0, size-20)
-		binary.BigEndian.PutUint16(payload[16:], checksum(append(pseudo, payload...)))
+		binary.BigEndian.PutUint16(payload[16:], harness.Checksum(append(pseudo, payload...)))
 	}
 	header := append([]byte{0x45, 0, 0, size, 0, 0, 0x40, 0, 64, byte(protocol), 0, 0}, client...)
 	header = append(header, dst...)
-	binary.BigEndian.PutUint16(header[10:], checksum(header))
+	binary.BigEndian.PutUint16(header[10:], harness.Checksum(header))
 	b := append(append(slices.Clone(to), 2, 0, 0, 0, 0, 0xfe), 8, 0)
 	return append(append(b, header...), payload...)
-}
-
-func checksum(b []byte) uint16 {
-	sum := uint32(0)
-	for i := 0; i < len(b); i += 2 {
-		sum += uint32(binary.BigEndian.Uint16(b[i:]))
-	}
-	sum = sum>>16 + sum&0xffff
-	return ^uint16(sum>>16 + sum)
 }
 
 // client is the address of all clients.
