@@ -8,75 +8,116 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Tally sums up connections that objects of a kernel count, each for a port and a backend. The sums never fall,
-// although objects come and go, and begin at 0 again.
+// Tally sums up connections that objects of a kernel count, each for a backend of a port. The sums never fall, although
+// objects come and go, and begin at 0 again.
 type Tally struct {
-	last map[string]*seen // by the name of an object
-	sums map[route.PortID]*sum
+	routes  *route.Snapshot // of the last Read
+	reads   int             // how often routes have changed
+	objects map[string]*object
+	sums    map[route.PortID]*sum
 }
 
-// seen is an object as it was read last.
-type seen struct {
+// object is an object as it was read last.
+type object struct {
 	n     uint64
 	until time.Time
+	found int      // the reads at which its endpoint was found
+	port  *sum     // nil: it counts for no port of a Service
+	to    *backend // of the port
 }
 
 // sum has the connections to a port, and those to each backend.
 type sum struct {
 	all      uint64
-	backends map[netip.AddrPort]seen
+	backends map[netip.AddrPort]*backend
+}
+
+// backend has the connections to a backend, which has an object until the given time at least.
+type backend struct {
+	n     uint64
+	until time.Time
 }
 
 // NewTally returns an empty Tally.
-func NewTally() *Tally { return &Tally{last: map[string]*seen{}, sums: map[route.PortID]*sum{}} }
+func NewTally() *Tally { return &Tally{objects: map[string]*object{}, sums: map[route.PortID]*sum{}} }
 
-// Grown returns how much an object has counted since it was read last: all, if it is new or counts less than then.
-// Until the given time it is the same object, even if it is missing in between.
-func (t *Tally) Grown(object string, n uint64, until time.Time) uint64 {
-	last := t.last[object]
-	if last == nil {
-		last = &seen{}
-		t.last[object] = last
-	}
-	before := last.n
-	*last = seen{n, until}
-	if n < before {
-		return n
-	}
-	return n - before
+// Reading is what an object counts. Until the given time it is the same object, even if it is missing in between.
+type Reading struct {
+	Object string // its name
+	N      uint64
+	Until  time.Time
 }
 
-// Add adds connections to a backend of a port, which has an object until the given time at least.
-func (t *Tally) Add(id route.PortID, backend netip.AddrPort, n uint64, until time.Time) {
-	s := t.sums[id]
+// Endpoint is a backend of a port.
+type Endpoint struct {
+	Port    route.PortID
+	Backend netip.AddrPort
+}
+
+// Read begins to read objects, whose endpoints are those in routes.
+func (t *Tally) Read(routes *route.Snapshot) {
+	if t.routes != routes {
+		t.routes, t.reads = routes, t.reads+1
+	}
+}
+
+// Add adds what an object has counted since its last Reading: all, if it is new or counts less than then. find returns
+// its endpoint, if it is one of a Service; it is called again after routes have changed.
+func (t *Tally) Add(r Reading, find func() (Endpoint, bool)) {
+	o := t.objects[r.Object]
+	if o == nil {
+		o = &object{found: -1}
+		t.objects[r.Object] = o
+	}
+	grown := r.N
+	if o.n <= r.N {
+		grown -= o.n
+	}
+	o.n, o.until = r.N, r.Until
+	if grown > 0 && o.found != t.reads {
+		o.found, o.port, o.to = t.reads, nil, nil
+		if at, known := find(); known {
+			o.port, o.to = t.sumOf(at)
+		}
+	}
+	if o.port != nil {
+		o.port.all += grown
+		o.to.n += grown
+		if o.to.until.Before(r.Until) {
+			o.to.until = r.Until
+		}
+	}
+}
+
+// sumOf returns the sums for an endpoint.
+func (t *Tally) sumOf(at Endpoint) (*sum, *backend) {
+	s := t.sums[at.Port]
 	if s == nil {
-		s = &sum{backends: map[netip.AddrPort]seen{}}
-		t.sums[id] = s
+		s = &sum{backends: map[netip.AddrPort]*backend{}}
+		t.sums[at.Port] = s
 	}
-	of := s.backends[backend]
-	if until.Before(of.until) {
-		until = of.until
+	if s.backends[at.Backend] == nil {
+		s.backends[at.Backend] = &backend{}
 	}
-	s.all += n
-	s.backends[backend] = seen{of.n + n, until}
+	return s, s.backends[at.Backend]
 }
 
 // Forget forgets objects whose time has passed, ports that are gone, and backends that are gone and have no object.
-func (t *Tally) Forget(routes *route.Snapshot, now time.Time) {
-	for object, last := range t.last {
-		if last.until.Before(now) {
-			delete(t.last, object)
+func (t *Tally) Forget(now time.Time) {
+	for name, o := range t.objects {
+		if o.until.Before(now) {
+			delete(t.objects, name)
 		}
 	}
 	for id, s := range t.sums {
-		p := portIn(routes.Service(id.Service), id)
+		p := portIn(t.routes.Service(id.Service), id)
 		if p == nil {
 			delete(t.sums, id)
 			continue
 		}
-		for b, of := range s.backends {
-			if of.until.Before(now) && !slices.Contains(p.Cluster, b) && !slices.Contains(p.Local, b) {
-				delete(s.backends, b)
+		for addr, b := range s.backends {
+			if b.until.Before(now) && !slices.Contains(p.Cluster, addr) && !slices.Contains(p.Local, addr) {
+				delete(s.backends, addr)
 			}
 		}
 	}
@@ -99,8 +140,8 @@ func (t *Tally) Counted() Counted {
 	all := make(Counted, len(t.sums))
 	for id, s := range t.sums {
 		of := PortTraffic{Traffic{Connections: s.all}, make(map[netip.AddrPort]BackendTraffic, len(s.backends))}
-		for b, sum := range s.backends {
-			of.Backends[b] = BackendTraffic{Connections: sum.n}
+		for addr, b := range s.backends {
+			of.Backends[addr] = BackendTraffic{Connections: b.n}
 		}
 		all[id] = of
 	}

@@ -74,12 +74,12 @@ func TestTally(t *testing.T) {
 		{"nothing for longer", objects{}, s.serve(1), 15, objects{1: 6}},
 		{"all have expired", objects{1: 2, 2: 1}, s.serve(1, 2), 18, objects{1: 8, 2: 1}},
 	} {
+		tally.Read(step.routes)
 		for n, count := range step.objects {
-			until := now.Add(time.Minute)
-			grown := tally.Grown(string(rune(n)), count, until)
-			tally.Add(id, backend(n), grown, until)
+			tally.Add(plane.Reading{Object: string(rune(n)), N: count, Until: now.Add(time.Minute)},
+				func() (plane.Endpoint, bool) { return plane.Endpoint{Port: id, Backend: backend(n)}, true })
 		}
-		tally.Forget(step.routes, now)
+		tally.Forget(now)
 		now = now.Add(40 * time.Second)
 		backends := map[netip.AddrPort]plane.BackendTraffic{}
 		for n, count := range step.want {
@@ -91,8 +91,39 @@ func TestTally(t *testing.T) {
 		}
 	}
 	s.store.DeleteService(s.web())
-	tally.Forget(s.snapshot(), now)
+	tally.Read(s.snapshot())
+	tally.Forget(now)
 	if got := tally.Counted(); len(got) > 0 {
 		t.Errorf("without the Service: got %v, want nothing", got)
+	}
+}
+
+// An object counts for the Service that has its endpoint now.
+func TestTallyFollowsRoutes(t *testing.T) {
+	s, tally, now := newShop(), plane.NewTally(), time.Unix(1_000_000, 0)
+	id := route.PortID{Service: s.web(), Protocol: cluster.TCP, Family: route.IPv4}
+	add := func(n uint64, routes *route.Snapshot) {
+		tally.Read(routes)
+		tally.Add(plane.Reading{Object: "a", N: n, Until: now}, func() (plane.Endpoint, bool) {
+			return plane.Endpoint{Port: id, Backend: backend(1)}, routes.Service(s.web()) != nil
+		})
+	}
+	before := s.snapshot()
+	add(3, before)
+	add(5, before)
+	if got := tally.Counted(); len(got) > 0 {
+		t.Errorf("before the Service: got %v, want nothing", got)
+	}
+	serve := s.serve(1)
+	add(9, serve)
+	add(10, serve)
+	s.store.DeleteService(s.web())
+	add(11, s.snapshot())
+	want := plane.Counted{id: {
+		Traffic:  plane.Traffic{plane.Connections: 5},
+		Backends: map[netip.AddrPort]plane.BackendTraffic{backend(1): {Connections: 5}},
+	}}
+	if got := tally.Counted(); !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }

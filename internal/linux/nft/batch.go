@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -82,6 +83,10 @@ func (x *exchange) addSet(o op, number uint32) {
 	case s.IsMap:
 		x.uint32(unix.NFTA_SET_DATA_TYPE, s.DataType.GetNFTMagic())
 		x.uint32(unix.NFTA_SET_DATA_LEN, s.DataType.Bytes)
+	}
+	if s.Timeout > 0 {
+		x.request = nl.Append(x.request, unix.NFTA_SET_TIMEOUT,
+			binary.BigEndian.AppendUint64(nil, uint64(s.Timeout.Milliseconds())))
 	}
 	x.request = nl.AppendNested(x.request, unix.NFTA_SET_DESC, func(to []byte) []byte {
 		if s.Size > 0 {

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net/netip"
 	"time"
 
 	"github.com/google/nftables/expr"
@@ -13,15 +14,32 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/nl"
 )
 
-// Count counts packets in the counter of an element of a dynamic set, which Counters reads. Each packet restarts the
-// timeout of the element. If the key does not exist and the set is full the rule does not match.
-func Count(in string, timeout time.Duration, key ...Field) Statement {
+// Count adds one to the counter of an element, whose timeout restarts. The set has a Timeout. If it is full, the rule
+// does not match.
+func Count(in string, key ...Field) Statement {
 	text, exprs, _ := join(key)
-	text = "update @" + in + " { " + text + " timeout " + seconds(timeout) + " counter }"
-	return Statement{text, append(exprs, &expr.Dynset{
-		SrcRegKey: reg1, SetName: in, SetID: byName, Operation: unix.NFT_DYNSET_OP_UPDATE, Timeout: timeout,
+	return Statement{"update @" + in + " { " + text + " counter }", append(exprs, &expr.Dynset{
+		SrcRegKey: reg1, SetName: in, SetID: byName, Operation: unix.NFT_DYNSET_OP_UPDATE,
 		Exprs: []expr.Any{&expr.Counter{}},
 	})}
+}
+
+// LastBit matches packets whose destination address ends in the bit.
+func LastBit(f Family, bit byte) Statement {
+	mask, want := make([]byte, f.AddrLen()), make([]byte, f.AddrLen())
+	mask[len(mask)-1], want[len(want)-1] = 1, bit
+	return Statement{fmt.Sprintf("%s daddr & %s == %s", f, address(mask), address(want)), []expr.Any{
+		Destination(f).load(reg1),
+		&expr.Bitwise{
+			SourceRegister: reg1, DestRegister: reg1, Len: uint32(len(mask)), Mask: mask, Xor: make([]byte, len(mask)),
+		},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: want},
+	}}
+}
+
+func address(b []byte) netip.Addr {
+	addr, _ := netip.AddrFromSlice(b)
+	return addr
 }
 
 // OriginalDestination is the destination address of the connection before it was translated.

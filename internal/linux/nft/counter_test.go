@@ -16,13 +16,13 @@ import (
 
 // counting returns a table that counts UDP packets to 127.0.0.1 and ::1 by their port.
 func counting(t Table) *Tx {
-	set := Set{Name: "ports", Key: []Type{Proto, Port}, Dynamic: true, Size: 3}
+	set := Set{Name: "ports", Key: []Type{Proto, Port}, Dynamic: true, Size: 3, Timeout: time.Hour}
 	tx := &Tx{}
 	tx.AddTable(t)
 	tx.AddSet(t, set)
 	tx.SetChain(t, Chain{
 		Name: "output", Hook: &Hook{Type: "filter", Point: Output},
-		Rules: []Rule{NewRule(OfProtocol(unix.IPPROTO_UDP), Count("ports", time.Hour, L4Proto(), DestinationPort()))},
+		Rules: []Rule{NewRule(OfProtocol(unix.IPPROTO_UDP), Count("ports", L4Proto(), DestinationPort()))},
 	})
 	return tx
 }

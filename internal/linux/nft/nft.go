@@ -6,6 +6,8 @@
 package nft
 
 import (
+	"time"
+
 	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 )
@@ -64,10 +66,11 @@ const (
 type Set struct {
 	Name     string
 	Key      []Type
-	Data     []Type // nil: a plain set; Verdict: a verdict map
-	Interval bool   // keys may be ranges
-	Dynamic  bool   // rules add elements, which time out
-	Size     uint32 // the most elements; 0: unlimited. Dynamic sets need a limit.
+	Data     []Type        // nil: a plain set; Verdict: a verdict map
+	Interval bool          // keys may be ranges
+	Dynamic  bool          // rules add elements, which time out
+	Size     uint32        // the most elements; 0: unlimited. Dynamic sets need a limit.
+	Timeout  time.Duration // of elements without one of their own; 0: they need one
 }
 
 // Verdicts reports whether the set is a verdict map.
@@ -132,7 +135,7 @@ func (t Table) table() *nftables.Table {
 func (s Set) set(t Table) *nftables.Set {
 	ns := &nftables.Set{
 		Table: t.table(), Name: s.Name, Interval: s.Interval, Dynamic: s.Dynamic,
-		HasTimeout: s.Dynamic, Size: s.Size, IsMap: s.Data != nil,
+		HasTimeout: s.Dynamic, Timeout: s.Timeout, Size: s.Size, IsMap: s.Data != nil,
 		Concatenation: len(s.Key) > 1, KeyType: datatype(t.Family, s.Key),
 	}
 	if s.Data != nil {
@@ -153,6 +156,9 @@ func definition(s *nftables.Set) string {
 	}
 	if s.Dynamic {
 		text += " flags dynamic,timeout;"
+	}
+	if s.Timeout > 0 {
+		text += " timeout " + seconds(s.Timeout) + ";"
 	}
 	return text
 }

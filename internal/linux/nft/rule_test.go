@@ -19,7 +19,9 @@ var (
 	nets      = Set{Name: "nets", Key: []Type{Addr}, Interval: true}
 	allowed   = Set{Name: "allowed", Key: []Type{Addr, Proto, Port, Addr}, Interval: true}
 	clients   = Set{Name: "clients", Key: []Type{ClassID, Addr}, Data: []Type{Index}, Dynamic: true, Size: 1000}
-	tallies   = Set{Name: "tallies", Key: []Type{Addr, Port, Addr, Proto, Port}, Dynamic: true, Size: 4}
+	tallies   = Set{
+		Name: "tallies", Key: []Type{Addr, Port, Addr, Proto, Port}, Dynamic: true, Size: 4, Timeout: time.Hour,
+	}
 )
 
 func everySet() []Set {
@@ -45,12 +47,13 @@ func everyRule(f Family) []Chain {
 		Forget("clients", Priority(), Source(f)),
 		SetPriority("clients", Priority(), Source(f)), UDP(),
 		DrawByHash(0x51, 1, 3, Source(f), Destination(f), SourcePort(), DestinationPort()), DrawByHash(1, 7, 1021, Source(f)),
+		LastBit(f, 0), LastBit(f, 1),
 	} {
 		any = append(any, NewRule(s))
 	}
 	for _, protocol := range []uint8{unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_SCTP} {
 		any = append(any, NewRule(
-			OfProtocol(protocol), Translated(), ClearPriority(), Count("tallies", time.Hour, pairOf(f, protocol)...)))
+			OfProtocol(protocol), Translated(), ClearPriority(), Count("tallies", pairOf(f, protocol)...)))
 	}
 	if f == IP4 {
 		any = append(any, NewRule(ToLoopback(f)), NewRule(FromLoopback()))

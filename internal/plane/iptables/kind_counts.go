@@ -2,7 +2,6 @@ package iptables
 
 import (
 	"context"
-	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -70,20 +69,25 @@ func (c *counts) update(ctx context.Context) (next time.Duration, err error) {
 	if routes == nil || idle || wait > 0 {
 		return max(0, wait), nil
 	}
+	if !first { // what earlier runs of the program have counted is left out
+		c.tally.Read(routes)
+	}
 	for _, ip := range c.families {
 		chains, err := c.kernel.Translated(ctx, iptables.Family(ip))
 		if err != nil {
 			return 0, err
 		}
-		to := endpoints(routes, ip)
+		to := sync.OnceValue(func() map[string]plane.Endpoint { return endpoints(routes, ip) })
 		for chain, n := range chains {
-			grown := c.tally.Grown(ip.String()+chain, n, began)
-			if at, known := to[chain]; known && !first { // what earlier runs of the program have counted is left out
-				c.tally.Add(at.port, at.backend, grown, began)
-			}
+			c.tally.Add(plane.Reading{Object: ip.String() + chain, N: n, Until: began}, func() (at plane.Endpoint, known bool) {
+				if !first {
+					at, known = to()[chain]
+				}
+				return at, known
+			})
 		}
 	}
-	c.tally.Forget(routes, began)
+	c.tally.Forget(began)
 	now := time.Now()
 	next = max(countPeriod, countFactor*now.Sub(began))
 	c.mu.Lock()
@@ -92,15 +96,9 @@ func (c *counts) update(ctx context.Context) (next time.Duration, err error) {
 	return next, nil
 }
 
-// endpoint is a backend of a port.
-type endpoint struct {
-	port    route.PortID
-	backend netip.AddrPort
-}
-
 // endpoints returns the backends of all Services by the names of their chains.
-func endpoints(routes *route.Snapshot, ip route.Family) map[string]endpoint {
-	all := map[string]endpoint{}
+func endpoints(routes *route.Snapshot, ip route.Family) map[string]plane.Endpoint {
+	all := map[string]plane.Endpoint{}
 	for svc := range routes.Services() {
 		for i := range svc.Ports {
 			p := &svc.Ports[i]
@@ -110,7 +108,7 @@ func endpoints(routes *route.Snapshot, ip route.Family) map[string]endpoint {
 			port := p.ID(svc.Name)
 			name := idOf(port)
 			for _, b := range slices.Concat(p.Cluster, p.Local) {
-				all[name.endpoint(b.String())] = endpoint{port, b}
+				all[name.endpoint(b.String())] = plane.Endpoint{Port: port, Backend: b}
 			}
 		}
 	}

@@ -11,12 +11,12 @@ import (
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Rules count new connections by frontend and backend, in elements of a set that they add themselves. Counters in the
+// Rules count new connections by frontend and backend, in elements of sets that they add themselves. Counters in the
 // maps of backends would restart at each change of a backend, and 300,000 elements with a counter for each processor
-// would take hundreds of megabytes. The set has only pairs that had a new connection within countedFor.
+// would take hundreds of megabytes. The sets have only pairs that had a new connection within countedFor.
 
 const (
-	// maxCounts bounds the memory of the set: an element takes some 150 bytes, and 16 for each processor. Connections of
+	// maxCounts bounds the memory of a set: an element takes some 150 bytes, and 16 for each processor. Connections of
 	// further pairs work, but are not counted.
 	maxCounts = 1 << 16
 
@@ -25,15 +25,37 @@ const (
 	countedFor = time.Hour
 )
 
+// counting is a set of counts, and the connections that it counts.
+type counting struct {
+	set      object
+	name     string
+	protocol cluster.Protocol
+	last     []byte // the last bit of the addresses of backends; empty: all
+}
+
+// countings returns the sets of counts. TCP has two, because the kernel walks a set from its start for each part of a
+// listing.
+func countings() []counting {
+	return []counting{
+		{tcpCount, "tcp-counts", cluster.TCP, []byte{0}},
+		{oddTCPCount, "odd-tcp-counts", cluster.TCP, []byte{1}},
+		{udpCount, "udp-counts", cluster.UDP, nil},
+		{sctpCount, "sctp-counts", cluster.SCTP, nil},
+	}
+}
+
 // count returns the rules that count a connection after its translation, and clear the priority. Each rule matches a
 // protocol, because nft needs it to print the port of the frontend. The rules are in the base chains, because a jump
 // would take time.
 func (b builder) count() (rules []nft.Rule) {
-	for _, protocol := range []cluster.Protocol{cluster.TCP, cluster.UDP, cluster.SCTP} {
-		p := uint8(protocol)
-		rules = append(rules, nft.NewRule(nft.OfProtocol(p), nft.Translated(), nft.ClearPriority(),
-			nft.Count(b.name(countElement), countedFor, nft.Destination(b.f), nft.PortOf(p), nft.OriginalDestination(b.f),
-				nft.L4Proto(), nft.OriginalDestinationPort())))
+	for _, c := range countings() {
+		p := uint8(c.protocol)
+		parts := []nft.Statement{nft.OfProtocol(p)}
+		for _, bit := range c.last {
+			parts = append(parts, nft.LastBit(b.f, bit))
+		}
+		rules = append(rules, nft.NewRule(append(parts, nft.Translated(), nft.ClearPriority(), nft.Count(b.name(c.set),
+			nft.Destination(b.f), nft.PortOf(p), nft.OriginalDestination(b.f), nft.OriginalDestinationPort()))...))
 	}
 	return rules
 }
@@ -46,7 +68,6 @@ type counters interface {
 // counts sums up new connections.
 type counts struct {
 	kernel counters
-	set    string
 	now    func() time.Time
 
 	mu     sync.Mutex
@@ -55,20 +76,19 @@ type counts struct {
 }
 
 func newCounts(kernel counters) *counts {
-	return &counts{
-		kernel: kernel, set: newLayout()[countElement].Name, now: time.Now, tally: plane.NewTally(),
-	}
+	return &counts{kernel: kernel, now: time.Now, tally: plane.NewTally()}
 }
 
 // Traffic implements plane.Opened.
 func (c *counts) Traffic(ctx context.Context, routes *route.Snapshot) (plane.Counted, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.tally.Read(routes)
 	if err := c.read(ctx, sync.OnceValue(func() portsByFront { return portsOf(routes) })); err != nil {
 		return nil, err
 	}
 	if now := c.now(); !now.Before(c.forget) {
-		c.tally.Forget(routes, now)
+		c.tally.Forget(now)
 		c.forget = now.Add(time.Minute)
 	}
 	return c.tally.Counted(), nil
@@ -78,19 +98,14 @@ func (c *counts) Traffic(ctx context.Context, routes *route.Snapshot) (plane.Cou
 // the next one counts its connections, because the tally keeps the last value of an element until it expires.
 func (c *counts) read(ctx context.Context, ports func() portsByFront) error {
 	for _, ip := range route.Families() {
-		now := c.now()
-		if err := c.kernel.Counters(ctx, tableFor(ip), c.set, func(e nft.Counter) {
-			expires := now.Add(e.Expires)
-			grown := c.tally.Grown(e.Key, e.Packets, expires)
-			if grown == 0 {
-				return
+		for _, of := range countings() {
+			now, protocol := c.now(), string(nft.Key{}.Proto(uint8(of.protocol)))
+			if err := c.kernel.Counters(ctx, tableFor(ip), of.name, func(e nft.Counter) {
+				r := plane.Reading{Object: protocol + e.Key, N: e.Packets, Until: now.Add(e.Expires)}
+				c.tally.Add(r, func() (plane.Endpoint, bool) { return ports().find(ip, protocol, e.Key) })
+			}); err != nil {
+				return err
 			}
-			backend, frontend := e.Key[:backendWidth(ip)], e.Key[backendWidth(ip):]
-			if id, known := ports().find(ip, frontend); known {
-				c.tally.Add(id, backendIn(backend), grown, expires)
-			}
-		}); err != nil {
-			return err
 		}
 	}
 	return nil
@@ -115,14 +130,14 @@ func portsOf(routes *route.Snapshot) portsByFront {
 	return ports
 }
 
-// find returns the port of a frontend. A frontend with this address takes precedence over a NodePort, as in the rules.
-func (ports portsByFront) find(ip route.Family, frontend string) (id route.PortID, known bool) {
-	if id, known = ports[key{ip, frontendElement.in(byAddress), frontend}]; known {
-		return id, true
+// find returns the port of a frontend, and the backend, of an element's key: backend . frontend. A frontend with this
+// address takes precedence over a NodePort, as in the rules.
+func (ports portsByFront) find(ip route.Family, protocol, element string) (at plane.Endpoint, known bool) {
+	addr, half := tableFor(ip).Family.AddrLen(), len(element)/2
+	at.Backend = backendIn(element[:half])
+	port := protocol + element[half+addr:]
+	if at.Port, known = ports[key{ip, frontendElement.in(byAddress), element[half:half+addr] + port}]; !known {
+		at.Port, known = ports[key{ip, frontendElement.in(byNodePort), port}]
 	}
-	id, known = ports[key{ip, frontendElement.in(byNodePort), frontend[tableFor(ip).Family.AddrLen():]}]
-	return id, known
+	return at, known
 }
-
-// backendWidth returns the number of bytes of the backend at the start of an element's key. The frontend follows.
-func backendWidth(ip route.Family) int { return tableFor(ip).Family.AddrLen() + len(nft.Key{}.Port(0)) }

@@ -23,11 +23,14 @@ import (
 type listedCounters map[nft.Table][]nft.Counter
 
 func (l listedCounters) Counters(_ context.Context, t nft.Table, set string, fn func(nft.Counter)) error {
-	if set != "counts" {
+	switch set {
+	case "tcp-counts":
+		for _, c := range l[t] {
+			fn(c)
+		}
+	case "odd-tcp-counts", "udp-counts", "sctp-counts":
+	default:
 		return errors.New("no such set: " + set)
-	}
-	for _, c := range l[t] {
-		fn(c)
 	}
 	return nil
 }
@@ -35,7 +38,7 @@ func (l listedCounters) Counters(_ context.Context, t nft.Table, set string, fn 
 // counterOf returns the element of connections to an address that a backend gets.
 func counterOf(to, backend string, n uint64) nft.Counter {
 	a, b := netip.MustParseAddrPort(to), netip.MustParseAddrPort(backend)
-	key := nft.Key{}.Addr(b.Addr()).Port(b.Port()).Addr(a.Addr()).Proto(uint8(cluster.TCP)).Port(a.Port())
+	key := nft.Key{}.Addr(b.Addr()).Port(b.Port()).Addr(a.Addr()).Port(a.Port())
 	return nft.Counter{Key: string(key), Packets: n, Expires: time.Minute}
 }
 
@@ -93,10 +96,10 @@ func TestCountersAreLoadedAgain(t *testing.T) {
 	conn, netns := realKernel(t)
 	change := planetest.Compile(planetest.EveryShape(), route.Options{})
 	load(t, conn, change)
-	const add = "add element ip sluice counts " +
-		"{ 10.180.1.1 . 8080 . 172.30.0.1 . tcp . 80 counter packets 3 bytes 180 timeout 1h }\n" +
-		"add element ip6 sluice counts " +
-		"{ fd00:10:180:1::1 . 53 . fd00:172:30::1 . udp . 80 counter packets 4 bytes 9 timeout 1h }\n"
+	const add = "add element ip sluice odd-tcp-counts " +
+		"{ 10.180.1.1 . 8080 . 172.30.0.1 . 80 counter packets 3 bytes 180 timeout 1h }\n" +
+		"add element ip6 sluice udp-counts " +
+		"{ fd00:10:180:1::1 . 53 . fd00:172:30::1 . 80 counter packets 4 bytes 9 timeout 1h }\n"
 	nftables := func(input string, args ...string) string {
 		t.Helper()
 		out, err := runNft(t, netns, input, args...)
@@ -108,11 +111,14 @@ func TestCountersAreLoadedAgain(t *testing.T) {
 	nftables(add, "-f", "-")
 	checkSettled(t, conn, change.Table)
 	nftables("flush ruleset\n"+nftables("", "list", "ruleset"), "-f", "-")
-	for table, want := range map[nft.Table]uint64{bothTables[0]: 3, bothTables[1]: 4} {
+	for table, want := range map[nft.Table]struct {
+		set     string
+		packets uint64
+	}{bothTables[0]: {"odd-tcp-counts", 3}, bothTables[1]: {"udp-counts", 4}} {
 		var list []nft.Counter
-		err := conn.Counters(t.Context(), table, "counts", func(c nft.Counter) { list = append(list, c) })
-		if err != nil || len(list) != 1 || list[0].Packets != want {
-			t.Errorf("%s: got %v, %v, want %d packets", table, list, err, want)
+		err := conn.Counters(t.Context(), table, want.set, func(c nft.Counter) { list = append(list, c) })
+		if err != nil || len(list) != 1 || list[0].Packets != want.packets {
+			t.Errorf("%s: got %v, %v, want %d packets", table, list, err, want.packets)
 		}
 	}
 }
@@ -144,8 +150,8 @@ func BenchmarkTraffic(b *testing.B) {
 		for k := range 3 {
 			pod := netip.AddrFrom4([4]byte{10, byte(k), byte(i >> 8), byte(i)}).String()
 			slice.Endpoints = append(slice.Endpoints, planetest.Endpoint(pod, "b"))
-			const add = "add element ip sluice counts { %s . 8080 . %s . tcp . 80 counter packets %d bytes 1 timeout 1h }\n"
-			fmt.Fprintf(&elements, add, pod, addr, 1+i+k)
+			const add = "add element ip sluice %s { %s . 8080 . %s . 80 counter packets %d bytes 1 timeout 1h }\n"
+			fmt.Fprintf(&elements, add, [...]string{"tcp-counts", "odd-tcp-counts"}[i%2], pod, addr, 1+i+k)
 		}
 		s.SetSlice(slice)
 	}

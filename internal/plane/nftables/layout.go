@@ -43,7 +43,10 @@ const (
 	podRanges                                // clients that count as pods
 	allowedRanges                            // frontend . source: allowed clients
 	clientElement                            // id of a port . client -> number of the backend it keeps; rules add them
-	countElement                             // backend . frontend, with the number of connections; rules add them
+	tcpCount                                 // backend . frontend, with the number of connections; rules add them
+	oddTCPCount                              //
+	udpCount                                 //
+	sctpCount                                //
 	spaceElement
 )
 
@@ -121,7 +124,11 @@ func newLayout() *layout {
 			Name: "clients", Key: []nft.Type{nft.ClassID, nft.Addr}, Data: []nft.Type{nft.Index},
 			Dynamic: true, Size: maxClients,
 		},
-		countElement: {Name: "counts", Key: slices.Concat(backend, keys[byAddress]), Dynamic: true, Size: maxCounts},
+	}
+	for _, c := range countings() {
+		l[c.set] = nft.Set{
+			Name: c.name, Key: slices.Concat(backend, backend), Dynamic: true, Size: maxCounts, Timeout: countedFor,
+		}
 	}
 	for s := range spaces {
 		for of, set := range []nft.Set{

@@ -36,7 +36,8 @@ func TestPathsLeadThroughTheTables(t *testing.T) {
 	}
 	l := newLayout()
 	for of, set := range l {
-		if object(of) >= allowedRanges && object(of) != countElement && !walked["map "+set.Name] && !walked["set "+set.Name] {
+		ofPath := object(of) >= allowedRanges && !strings.HasSuffix(set.Name, "counts")
+		if ofPath && !walked["map "+set.Name] && !walked["set "+set.Name] {
 			t.Errorf("no path leads through %s", set.Name)
 		}
 	}

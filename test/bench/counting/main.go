@@ -6,8 +6,11 @@
 //	go run ./test/bench/counting                # two minutes
 //	go run ./test/bench/counting -rounds 200    # for a busy machine
 //
-// Two nodes have the same rules, but those of one do not count. A pod connects to a pod of the same node by a Service,
-// in turn on both nodes; then the nodes change roles. The control has rules that do not count on both.
+//	go run ./test/bench/counting -outside       # to a backend on another host
+//
+// Two nodes have the same rules, but those of one do not count. A pod connects by a Service to a pod of the same node,
+// or to another host, in turn on both nodes; then the nodes change roles. The control has rules that do not count on
+// both.
 package main
 
 import (
@@ -27,10 +30,15 @@ import (
 func main() {
 	rounds := flag.Int("rounds", 80, "rounds of each measurement, from 2 on")
 	pairs := flag.Int("pairs", 512, "pairs in a round")
+	backend := placement(podOf)
+	flag.BoolFunc("outside", "the backend is on another host, not on the node of the client", func(string) error {
+		backend = outside
+		return nil
+	})
 	flag.Parse()
 	err := lab.Enter()
 	if err == nil {
-		err = run(*rounds, *pairs, os.Stdout)
+		err = run(*rounds, *pairs, backend, os.Stdout)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "counting:", err)
@@ -39,7 +47,7 @@ func main() {
 }
 
 // run measures everything, and prints a row for each case.
-func run(rounds, pairs int, w io.Writer) error {
+func run(rounds, pairs int, backend placement, w io.Writer) error {
 	if rounds < 2 || pairs < 1 {
 		return errors.New("want at least two rounds of one pair")
 	}
@@ -52,7 +60,7 @@ func run(rounds, pairs int, w io.Writer) error {
 	var failed error
 	err := lab.Run(func(t lab.T) {
 		l := lab.New(t, lab.Options{})
-		sites := [2]*site{newSite(t, l, l.NodeA, 0), newSite(t, l, l.NodeB, 1)}
+		sites := [2]*site{backend.site(t, l, l.NodeA, 0), backend.site(t, l, l.NodeB, 1)}
 		for round := range rounds {
 			for _, k := range cases {
 				failed = errors.Join(failed, k.round([2]*site{sites[round%2], sites[1-round%2]}, pairs))

@@ -21,26 +21,38 @@ import (
 	"github.com/sluice-proxy/sluice/test/lab"
 )
 
-// site is a node with the rules of a Service, and two pods: a client and the backend.
+// site is a node with the rules of a Service, a pod that is the client, and the backend.
 type site struct {
 	node    *lab.Host
 	client  *lab.Host
 	to      unix.SockaddrInet4
+	port    uint16 // of the backend
 	listens int
 	sockets []int    // to connect with
 	rules   []string // of postrouting, as they are
 	ends    [2]int   // of a connection
 }
 
-// newSite loads the rules of a Service into a node, and opens a connection.
-func newSite(t lab.T, l *lab.Lab, node *lab.Host, i byte) *site {
+// placement returns the backend of the clients on a node.
+type placement func(l *lab.Lab, node *lab.Host, i byte) *lab.Host
+
+func outside(l *lab.Lab, _ *lab.Host, _ byte) *lab.Host { return l.Outside }
+
+// podOf returns the pod of a node that is the backend there.
+func podOf(l *lab.Lab, node *lab.Host, i byte) *lab.Host {
+	return l.Pod(node, netip.AddrFrom4([4]byte{10, 180, i, 1}).String())
+}
+
+// site loads the rules of a Service into a node, and opens a connection to its backend.
+func (backend placement) site(t lab.T, l *lab.Lab, node *lab.Host, i byte) *site {
 	t.Helper()
-	addr := netip.AddrFrom4([4]byte{10, 180, i, 1})
 	s := &site{
+		port: 8080 + uint16(i),
 		node: node, client: l.Pod(node, netip.AddrFrom4([4]byte{10, 180, i, 9}).String()),
 		to: unix.SockaddrInet4{Port: 80, Addr: [4]byte{172, 30, 0, 80}},
 	}
-	err := errors.Join(s.listen(l.Pod(node, addr.String())), s.load(addr))
+	on := backend(l, node, i)
+	err := errors.Join(s.listen(on), s.load(on.Addr4()))
 	if err == nil {
 		s.ends[0], err = s.connected()
 	}
@@ -55,7 +67,7 @@ func newSite(t lab.T, l *lab.Lab, node *lab.Host, i byte) *site {
 			s.rules = append(s.rules, line)
 		}
 	}
-	if len(s.counting()) != len(s.plain())+2 {
+	if len(s.counting()) != len(s.plain())+3 {
 		t.Fatalf("the rules are\n%s", strings.Join(s.rules, "\n"))
 	}
 	return s
@@ -67,7 +79,7 @@ func (s *site) counting() []string { return s.rules }
 // plain returns what the rules were without counts.
 func (s *site) plain() []string {
 	return append([]string{"ct status dnat meta priority set none"},
-		slices.DeleteFunc(slices.Clone(s.rules), func(r string) bool { return strings.Contains(r, "update @counts") })...)
+		slices.DeleteFunc(slices.Clone(s.rules), func(r string) bool { return strings.Contains(r, "update @") })...)
 }
 
 func (s *site) load(backend netip.Addr) error {
@@ -83,7 +95,7 @@ func (s *site) load(backend netip.Addr) error {
 		Name: name, ClusterIPs: planetest.Addrs("172.30.0.80"), Ports: []cluster.ServicePort{{Protocol: lab.TCP, Port: 80}},
 	})
 	store.SetSlice(&cluster.Slice{
-		Name: name, Service: name, Ports: []cluster.SlicePort{{Protocol: lab.TCP, Port: 8080}},
+		Name: name, Service: name, Ports: []cluster.SlicePort{{Protocol: lab.TCP, Port: s.port}},
 		Endpoints: []cluster.Endpoint{planetest.Endpoint(backend.String(), "a")},
 	})
 	compiler := route.NewCompiler(route.Options{NodeName: "a", Families: route.Families()})
@@ -100,7 +112,7 @@ func (s *site) listen(on *lab.Host) error {
 		if s.listens, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err != nil {
 			return err
 		}
-		return errors.Join(unix.Bind(s.listens, &unix.SockaddrInet4{Port: 8080}), unix.Listen(s.listens, 128))
+		return errors.Join(unix.Bind(s.listens, &unix.SockaddrInet4{Port: int(s.port)}), unix.Listen(s.listens, 128))
 	})
 }
 
