@@ -139,7 +139,7 @@ func restSteps() []step {
 		},
 		{
 			name: "linux-6.1", about: "mode ipvs, and what a kernel can change, on Linux 6.1",
-			after:   []string{"kernel", "assets"},
+			after:   []string{"kernel", "assets", "sluice"},
 			command: `go run -trimpath ./test/uml -kernel "$TEST_KERNEL/linux"`,
 		},
 		{

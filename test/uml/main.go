@@ -81,6 +81,7 @@ func jobs(full string) []job {
 		all = append(all, job{"./internal/" + p.pkg, anyTest, p.plane, ""})
 	}
 	return append(all, job{"./internal/app", "ModeIPVS", "", ""}, job{"./internal/takeover", "IPVS", "", ""},
+		job{"./test/direct", "WithoutBackends|BehindARouter|Fragments|PathMTU", "", ""},
 		job{"./test/bench", "Programs", "", ""}, job{"./test/bench/balance", anyTest, "", ""})
 }
 

@@ -52,7 +52,7 @@ func runProgram(ctx context.Context, kernel string, how clock, args []string) er
 // paths, and which seeds and scenarios they run.
 func environment(getenv func(string) string) []string {
 	var list []string
-	for _, name := range []string{"KUBEBUILDER_ASSETS", "KUBE_PROXY"} {
+	for _, name := range []string{"KUBEBUILDER_ASSETS", "KUBE_PROXY", "SLUICE"} {
 		value := getenv(name)
 		if value == "" {
 			continue
