@@ -86,13 +86,15 @@ func addVerdictMap(tx *nft.Tx, t nft.Table) {
 }
 
 func addDynamicMap(tx *nft.Tx, t nft.Table) {
-	clients := nft.Set{Name: "clients", Key: []nft.Type{nft.Addr}, Data: []nft.Type{nft.ClassID}, Dynamic: true, Size: 16, Timeout: time.Minute}
+	clients := nft.Set{Name: "clients", Key: []nft.Type{nft.Addr}, Data: []nft.Type{nft.ClassID}, Dynamic: true, Size: 16}
 	tx.AddSet(t, clients)
 	addChain(tx, t, filter(), nft.Remember(clients.Name, time.Minute, nft.Priority(), nft.Source(t.Family)))
 }
 
 func addCounters(tx *nft.Tx, t nft.Table) {
-	counts := nft.Set{Name: "counts", Key: []nft.Type{nft.Port, nft.Addr, nft.Port}, Dynamic: true, Size: 16, Timeout: time.Minute}
+	counts := nft.Set{
+		Name: "counts", Key: []nft.Type{nft.Port, nft.Addr, nft.Port}, Dynamic: true, Size: 16, Timeout: time.Minute,
+	}
 	tx.AddSet(t, counts)
 	addChain(tx, t, nat(nft.Postrouting), nft.OfProtocol(unix.IPPROTO_TCP), nft.Count(counts.Name,
 		nft.PortOf(unix.IPPROTO_TCP), nft.OriginalDestination(t.Family), nft.OriginalDestinationPort()))
