@@ -47,9 +47,8 @@ type Steady struct {
 // StartSteady opens a TCP connection on each way and keeps all of them busy until End, or the end of t.
 func StartSteady(t T, pace time.Duration, ways ...Way) *Steady {
 	t.Helper()
-	s := &Steady{pace: pace, over: make(chan struct{}), ways: len(ways)}
-	s.stop = sync.OnceFunc(func() { close(s.over) })
-	t.Cleanup(func() { _ = s.End() })
+	s := newSteady(t, pace)
+	s.ways = len(ways)
 	for _, w := range ways {
 		flow, r := w.From.Open(Probe{Protocol: TCP, To: w.To, Timeout: answerTimeout})
 		if r.Outcome != Answered {
@@ -61,6 +60,22 @@ func StartSteady(t T, pace time.Duration, ways ...Way) *Steady {
 		})
 		s.wait.Go(func() { s.repeat(func() error { return s.connect(w) }) })
 	}
+	return s
+}
+
+// StartConnecting is StartSteady without open connections.
+func StartConnecting(t T, pace time.Duration, ways ...Way) *Steady {
+	s := newSteady(t, pace)
+	for _, w := range ways {
+		s.wait.Go(func() { s.repeat(func() error { return s.connect(w) }) })
+	}
+	return s
+}
+
+func newSteady(t T, pace time.Duration) *Steady {
+	s := &Steady{pace: pace, over: make(chan struct{})}
+	s.stop = sync.OnceFunc(func() { close(s.over) })
+	t.Cleanup(func() { _ = s.End() })
 	return s
 }
 
@@ -122,6 +137,9 @@ func (f *Flow) checkNoRetransmission() error {
 // Await returns after n more messages and n more new connections, or when something has failed.
 func (s *Steady) Await(n int) {
 	messages, connections := s.messages.Load()+int64(n), s.connections.Load()+int64(n)
+	if s.ways == 0 {
+		messages = 0
+	}
 	for s.Broken() == nil && (s.messages.Load() < messages || s.connections.Load() < connections) {
 		time.Sleep(s.pace)
 	}
@@ -138,7 +156,7 @@ func (s *Steady) Broken() error {
 func (s *Steady) End() error {
 	s.stop()
 	s.wait.Wait()
-	if s.messages.Load() == 0 || s.connections.Load() == 0 {
+	if s.ways > 0 && s.messages.Load() == 0 || s.connections.Load() == 0 {
 		return errors.Join(s.Broken(), errors.New("no traffic"))
 	}
 	return s.Broken()
