@@ -19,8 +19,8 @@ import (
 )
 
 // Daemons take over nodes from kube-proxy, one after the other, and the Service has the annotation from the start. At
-// no moment a new connection fails, wherever it enters, although some nodes still have kube-proxy's rules. Of the open
-// connections exactly those break that entered at another node than their owner.
+// no moment a new connection is refused or waits, wherever it enters, although some nodes still have kube-proxy's rules.
+// Of the open connections exactly those break that entered at another node than their owner.
 func TestTakeOverFromKubeProxy(t *testing.T) {
 	r := newRig(t, 0, 1, 0)
 	r.apply(0, 1)
@@ -31,8 +31,11 @@ func TestTakeOverFromKubeProxy(t *testing.T) {
 	r.masquerade = true
 	f := r.flows(200, lab.TCP, vip4)
 	entered := r.entries(f)
-	connecting := lab.StartConnecting(t, time.Millisecond, lab.Way{From: r.lab.Outside, To: web()},
-		lab.Way{From: r.lab.Outside, To: netip.AddrPortFrom(netip.MustParseAddr(vip6), 80)})
+	ways := []lab.Way{
+		{From: r.lab.Outside, To: web()},
+		{From: r.lab.Outside, To: netip.AddrPortFrom(netip.MustParseAddr(vip6), 80)},
+	}
+	connecting := lab.StartConnecting(t, time.Millisecond, ways...)
 	for _, node := range []int{2, 0, 1} {
 		connecting.Await(300)
 		r.start(node)
@@ -51,7 +54,10 @@ func TestTakeOverFromKubeProxy(t *testing.T) {
 	if err := connecting.End(); err != nil {
 		t.Error(err)
 	}
-	t.Log(connecting)
+	if n := connecting.Resets(); n > len(ways)*len(r.nodes) {
+		t.Errorf("%d new connections were reset, want those at most that were open when a node was taken over", n)
+	}
+	t.Logf("%s, of which %d were reset", connecting, connecting.Resets())
 	f.round()
 	f.stop()
 	f.wait.Wait()

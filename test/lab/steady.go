@@ -39,6 +39,8 @@ type Steady struct {
 	ways        int
 	messages    atomic.Int64
 	connections atomic.Int64
+	mayReset    bool
+	resets      atomic.Int64
 
 	mu     sync.Mutex
 	broken []error
@@ -63,14 +65,20 @@ func StartSteady(t T, pace time.Duration, ways ...Way) *Steady {
 	return s
 }
 
-// StartConnecting is StartSteady without open connections.
+// StartConnecting is StartSteady without open connections. It counts new connections that are reset during their
+// handshake or their first answer: a change of the rules may break those that are open at that moment, which is one on
+// each way.
 func StartConnecting(t T, pace time.Duration, ways ...Way) *Steady {
 	s := newSteady(t, pace)
+	s.mayReset = true
 	for _, w := range ways {
 		s.wait.Go(func() { s.repeat(func() error { return s.connect(w) }) })
 	}
 	return s
 }
+
+// Resets returns the number of new connections that were reset.
+func (s *Steady) Resets() int { return int(s.resets.Load()) }
 
 func newSteady(t T, pace time.Duration) *Steady {
 	s := &Steady{pace: pace, over: make(chan struct{})}
@@ -107,6 +115,10 @@ func (s *Steady) sendOn(w Way, flow *Flow) error {
 
 func (s *Steady) connect(w Way) error {
 	flow, r := w.From.Open(Probe{Protocol: TCP, To: w.To, Timeout: answerTimeout})
+	if flow == nil && s.mayReset && errors.Is(r.Err, unix.ECONNRESET) {
+		s.resets.Add(1)
+		return nil
+	}
 	if flow == nil {
 		return fmt.Errorf("%s: a connection failed after %d new connections: %s", w, s.connections.Load(), r)
 	}
