@@ -111,12 +111,17 @@ type traffic struct {
 // enough connections of a client are made in a second on a quiet machine.
 const enough = 60
 
-// startTraffic starts clients, and returns when all servers have answered each. They end with the test.
+// startTraffic starts servers and clients, and returns when all servers have answered each. They end with the test.
 func (c *testCluster) startTraffic(t *testing.T) *traffic {
+	t.Helper()
+	return c.startTrafficTo(t, "web.yaml")
+}
+
+func (c *testCluster) startTrafficTo(t *testing.T, servers string) *traffic {
 	t.Helper()
 	c.rollOut(t, "kube-system", "deployment/coredns")
 	for _, file := range []struct{ name, workload string }{
-		{"web.yaml", "deployment/web"}, {"load.yaml", "daemonset/load"},
+		{servers, "deployment/web"}, {"load.yaml", "daemonset/load"},
 	} {
 		c.kubectl(t, "apply", "-f", filepath.Join("testdata", file.name))
 		c.rollOut(t, "default", file.workload)
@@ -147,6 +152,7 @@ type clientCounts struct {
 	Slowest     time.Duration
 	Stalled     time.Duration
 	Kept        string
+	Closed      int
 }
 
 // read returns the counters of the clients on the nodes, by pod.
@@ -293,35 +299,43 @@ func testEBPF(t *testing.T, c *testCluster) {
 // testChart installs the chart, and upgrades it to each mode.
 func testChart(t *testing.T, c *testCluster) {
 	c.remove(t)
-	helm := func(args ...string) {
-		t.Helper()
-		cmd := exec.Command(filepath.Join(filepath.Dir(c.programs["kubectl"]), "helm"),
-			append([]string{"--kubeconfig=" + kubeconfigIn(c.dir), "--namespace=kube-system"}, args...)...)
-		cmd.Env = append(os.Environ(), "HOME="+t.TempDir())
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("helm %v: %v\n%s", args, err, out)
-		}
-	}
 	for i, mode := range []string{"userspace", "nftables", "iptables", "ebpf"} {
-		helm([]string{"install", "upgrade", "upgrade", "upgrade"}[i], "sluice", absolute("deploy/helm/sluice"),
-			"--set=apiServer.host="+apiAddress().String()+",config.clusterCIDR=10.244.0.0/16,config.mode="+mode)
-		c.rollOut(t, "kube-system", "daemonset/sluice")
-		c.checkMode(t, mode)
+		c.chart(t, []string{"install", "upgrade", "upgrade", "upgrade"}[i], mode)
 		c.startTraffic(t).end(t, allBackendsStay)
 	}
-	helm("uninstall", "sluice", "--wait")
+	c.helm(t, "uninstall", "sluice", "--wait")
+}
+
+// chart installs or upgrades the chart, with more values.
+func (c *testCluster) chart(t *testing.T, verb, mode string, values ...string) {
+	t.Helper()
+	values = append(values, "apiServer.host="+apiAddress().String(), "config.clusterCIDR=10.244.0.0/16",
+		"config.mode="+mode)
+	c.helm(t, verb, "sluice", absolute("deploy/helm/sluice"), "--set="+strings.Join(values, ","))
+	c.rollOut(t, "kube-system", "daemonset/sluice")
+	c.checkMode(t, mode)
+}
+
+func (c *testCluster) helm(t *testing.T, args ...string) {
+	t.Helper()
+	cmd := exec.Command(filepath.Join(filepath.Dir(c.programs["kubectl"]), "helm"),
+		append([]string{"--kubeconfig=" + kubeconfigIn(c.dir), "--namespace=kube-system"}, args...)...)
+	cmd.Env = append(os.Environ(), "HOME="+t.TempDir())
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("helm %v: %v\n%s", args, err, out)
+	}
 }
 
 // testDrain drains a node with traffic: its pods answer for some seconds after they were asked to end, and by then
-// nothing reaches them.
+// nothing reaches them. Then it rolls out pods that wait in a hook instead.
 func testDrain(t *testing.T, c *testCluster) {
 	c.remove(t)
-	c.install(t, "nftables")
+	c.chart(t, "install", "nftables", "drainBindAddress=0.0.0.0:10261")
 	f := c.startTraffic(t)
 	c.kubectl(t, "drain", "node-b", "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=2m")
 	c.rollOut(t, "default", "deployment/web")
 	f.end(t, someBackendsEnd)
 	c.kubectl(t, "uncordon", "node-b")
-	c.kubectl(t, "rollout", "restart", "deployment/web") // also back on node B
-	c.rollOut(t, "default", "deployment/web")
+	t.Run("hooks", func(t *testing.T) { testHooks(t, c) })
+	c.helm(t, "uninstall", "sluice", "--wait")
 }

@@ -234,15 +234,17 @@ type flows struct {
 
 	mu       sync.Mutex
 	open     []*lab.Flow
-	backends []netip.AddrPort // by flow
+	locals   []netip.AddrPort // the addresses of the clients by flow
+	backends []netip.AddrPort
 	messages []int
 	broken   []error
+	ended    map[int]bool // flows that are broken
 }
 
 // flows opens flows, and verifies that each pod sees the address of the client.
 func (r *rig) flows(n int, protocol lab.Protocol, vip string) *flows {
 	r.Helper()
-	f := &flows{rig: r, messages: make([]int, n)}
+	f := &flows{rig: r, messages: make([]int, n), ended: map[int]bool{}}
 	for i := range n {
 		flow, res := r.lab.Outside.Open(lab.Probe{Protocol: protocol, To: netip.AddrPortFrom(netip.MustParseAddr(vip), 80)})
 		if flow != nil {
@@ -253,7 +255,7 @@ func (r *rig) flows(n int, protocol lab.Protocol, vip string) *flows {
 		if res.Outcome != lab.Answered || res.Err != nil {
 			r.Fatalf("flow %d to %s: %s", i, vip, res)
 		}
-		f.open, f.backends = append(f.open, flow), append(f.backends, res.Backend)
+		f.open, f.backends, f.locals = append(f.open, flow), append(f.backends, res.Backend), append(f.locals, res.Local)
 	}
 	over := make(chan struct{})
 	f.stop = sync.OnceFunc(func() { close(over) })
@@ -278,6 +280,7 @@ func (f *flows) ask(i int) bool {
 	defer f.mu.Unlock()
 	if res.Outcome != lab.Answered || !res.Echoed || res.Backend != f.backends[i] {
 		f.broken = append(f.broken, fmt.Errorf("flow %d with %s: %s", i, f.backends[i], res))
+		f.ended[i] = true
 		return false
 	}
 	f.messages[i]++

@@ -39,6 +39,8 @@ type Steady struct {
 	ways        int
 	messages    atomic.Int64
 	connections atomic.Int64
+	mayReset    bool
+	resets      atomic.Int64
 
 	mu     sync.Mutex
 	broken []error
@@ -47,9 +49,8 @@ type Steady struct {
 // StartSteady opens a TCP connection on each way and keeps all of them busy until End, or the end of t.
 func StartSteady(t T, pace time.Duration, ways ...Way) *Steady {
 	t.Helper()
-	s := &Steady{pace: pace, over: make(chan struct{}), ways: len(ways)}
-	s.stop = sync.OnceFunc(func() { close(s.over) })
-	t.Cleanup(func() { _ = s.End() })
+	s := newSteady(t, pace)
+	s.ways = len(ways)
 	for _, w := range ways {
 		flow, r := w.From.Open(Probe{Protocol: TCP, To: w.To, Timeout: answerTimeout})
 		if r.Outcome != Answered {
@@ -61,6 +62,28 @@ func StartSteady(t T, pace time.Duration, ways ...Way) *Steady {
 		})
 		s.wait.Go(func() { s.repeat(func() error { return s.connect(w) }) })
 	}
+	return s
+}
+
+// StartConnecting is StartSteady without open connections. It counts new connections that are reset during their
+// handshake or their first answer: a change of the rules may break those that are open at that moment, which is one on
+// each way.
+func StartConnecting(t T, pace time.Duration, ways ...Way) *Steady {
+	s := newSteady(t, pace)
+	s.mayReset = true
+	for _, w := range ways {
+		s.wait.Go(func() { s.repeat(func() error { return s.connect(w) }) })
+	}
+	return s
+}
+
+// Resets returns the number of new connections that were reset.
+func (s *Steady) Resets() int { return int(s.resets.Load()) }
+
+func newSteady(t T, pace time.Duration) *Steady {
+	s := &Steady{pace: pace, over: make(chan struct{})}
+	s.stop = sync.OnceFunc(func() { close(s.over) })
+	t.Cleanup(func() { _ = s.End() })
 	return s
 }
 
@@ -92,6 +115,10 @@ func (s *Steady) sendOn(w Way, flow *Flow) error {
 
 func (s *Steady) connect(w Way) error {
 	flow, r := w.From.Open(Probe{Protocol: TCP, To: w.To, Timeout: answerTimeout})
+	if flow == nil && s.mayReset && errors.Is(r.Err, unix.ECONNRESET) {
+		s.resets.Add(1)
+		return nil
+	}
 	if flow == nil {
 		return fmt.Errorf("%s: a connection failed after %d new connections: %s", w, s.connections.Load(), r)
 	}
@@ -122,6 +149,9 @@ func (f *Flow) checkNoRetransmission() error {
 // Await returns after n more messages and n more new connections, or when something has failed.
 func (s *Steady) Await(n int) {
 	messages, connections := s.messages.Load()+int64(n), s.connections.Load()+int64(n)
+	if s.ways == 0 {
+		messages = 0
+	}
 	for s.Broken() == nil && (s.messages.Load() < messages || s.connections.Load() < connections) {
 		time.Sleep(s.pace)
 	}
@@ -138,7 +168,7 @@ func (s *Steady) Broken() error {
 func (s *Steady) End() error {
 	s.stop()
 	s.wait.Wait()
-	if s.messages.Load() == 0 || s.connections.Load() == 0 {
+	if s.ways > 0 && s.messages.Load() == 0 || s.connections.Load() == 0 {
 		return errors.Join(s.Broken(), errors.New("no traffic"))
 	}
 	return s.Broken()

@@ -34,9 +34,11 @@ func TestSteadyTrafficDetectsAWrongAnswer(t *testing.T) {
 	_, way := steadyWay(t)
 	wrong := errors.New("wrong backend")
 	way.Check = func(Result) error { return wrong }
-	s := StartSteady(t, time.Millisecond, way)
-	s.Await(math.MaxInt32)
-	if err := s.End(); !errors.Is(err, wrong) {
-		t.Errorf("got %v", err)
+	for _, start := range []func(T, time.Duration, ...Way) *Steady{StartSteady, StartConnecting} {
+		s := start(t, time.Millisecond, way)
+		s.Await(math.MaxInt32)
+		if err := s.End(); !errors.Is(err, wrong) {
+			t.Errorf("got %v", err)
+		}
 	}
 }

@@ -19,6 +19,8 @@ import (
 
 const usage = `usage: pod                 wait for SIGTERM
        pod serve           answer at port 8080 with the name of the host, for 5 s longer after SIGTERM
+       pod serve AGE       the same until SIGTERM; clients are told to close their connections at this age
+       pod drain           wait for WAIT until the Sluice of NODE says that this pod is drained: a preStop hook
        pod load HOST:PORT  ask such a server all the time, serve counts at port 8081, and print them at the end
 `
 
@@ -29,8 +31,15 @@ func main() {
 	switch args := os.Args[1:]; {
 	case len(args) == 0:
 		<-ctx.Done()
-	case args[0] == "serve":
-		err = serve(ctx)
+	case args[0] == "serve" && len(args) == 1:
+		err = serve(ctx, server{grace: grace})
+	case args[0] == "serve" && len(args) == 2:
+		var age time.Duration
+		if age, err = time.ParseDuration(args[1]); err == nil {
+			err = serve(ctx, server{age: age})
+		}
+	case args[0] == "drain" && len(args) == 1:
+		err = drain(ctx)
 	case args[0] == "load" && len(args) == 2:
 		err = load(ctx, args[1])
 	default:
@@ -46,19 +55,24 @@ func main() {
 // grace is how long a server answers after SIGTERM, until each node has left it out.
 const grace = 5 * time.Second
 
-// serve answers each line with the name of the host and the client's address.
-func serve(ctx context.Context) error {
+// server answers each line with the name of the host, the client's address, and whether to close the connection.
+type server struct {
+	name  string
+	grace time.Duration
+	age   time.Duration // of connections that are to be closed; 0: none
+}
+
+func serve(ctx context.Context, s server) error {
 	listener, err := net.Listen("tcp", ":8080")
 	if err != nil {
 		return err
 	}
-	name, err := os.Hostname()
-	if err != nil {
+	if s.name, err = os.Hostname(); err != nil {
 		return err
 	}
 	go func() {
 		<-ctx.Done()
-		time.Sleep(grace)
+		time.Sleep(s.grace)
 		os.Exit(0)
 	}()
 	for {
@@ -66,22 +80,42 @@ func serve(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		go answer(conn, name)
+		go s.answer(conn)
 	}
 }
 
 // answer answers one client until it closes the connection.
-func answer(conn net.Conn, name string) {
+func (s server) answer(conn net.Conn) {
 	defer func() { _ = conn.Close() }()
 	host, _, _ := net.SplitHostPort(conn.RemoteAddr().String())
+	began := time.Now()
 	for question := make([]byte, 1); ; {
 		if _, err := conn.Read(question); err != nil {
 			return
 		}
-		if _, err := fmt.Fprintf(conn, "%s %s\n", name, host); err != nil {
+		toClose := s.age > 0 && time.Since(began) >= s.age
+		if _, err := fmt.Fprintf(conn, "%s %s %t\n", s.name, host, toClose); err != nil {
 			return
 		}
 	}
+}
+
+// drain is the hook of docs/drain.md. It fails if the pod is not drained.
+func drain(ctx context.Context) error {
+	url := fmt.Sprintf("http://%s:10261/drain?wait=%s", os.Getenv("NODE"), os.Getenv("WAIT"))
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = answer.Body.Close() }()
+	if answer.StatusCode != http.StatusOK {
+		return errors.New(answer.Status)
+	}
+	return nil
 }
 
 // counts are the results of a client.
@@ -93,7 +127,8 @@ type counts struct {
 	Unanswered  int            // questions to the name server
 	Slowest     time.Duration
 	Stalled     time.Duration // for which the client itself did not run, at most
-	Kept        string        // the error of a connection that was kept open from the start, "" while it answers
+	Kept        string        // the error of a connection that was kept open, "" while it answers
+	Closed      int           // connections that were kept open until the server told to close them
 }
 
 // client asks a server.
@@ -103,7 +138,8 @@ type client struct {
 	counts
 }
 
-// load asks a server from now on, over a new connection every 10 ms and over one that it keeps.
+// load asks a server from now on, over a new connection every 10 ms and over one that it keeps, until the
+// server tells to close it.
 func load(ctx context.Context, to string) error {
 	c := &client{to: to, counts: counts{Backends: map[string]int{}, Sources: map[string]int{}}}
 	go c.keep(ctx)
@@ -146,7 +182,7 @@ const patience = time.Minute
 // once opens one connection.
 func (c *client) once(ctx context.Context) {
 	start := time.Now()
-	name, source, err := c.ask(ctx)
+	answer, err := c.ask(ctx)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if ctx.Err() != nil {
@@ -159,14 +195,14 @@ func (c *client) once(ctx context.Context) {
 		c.Lost = slices.Delete(c.Lost, 0, max(0, len(c.Lost)-20))
 		return
 	}
-	c.Backends[name]++
-	c.Sources[source]++
+	c.Backends[answer.name]++
+	c.Sources[answer.source]++
 }
 
-func (c *client) ask(ctx context.Context) (name, source string, err error) {
+func (c *client) ask(ctx context.Context) (reply, error) {
 	conn, err := c.dial(ctx)
 	if err != nil {
-		return "", "", err
+		return reply{}, err
 	}
 	defer func() { _ = conn.Close() }()
 	return question(conn)
@@ -207,29 +243,56 @@ func (l *lookup) Close() error {
 	return l.UDPConn.Close()
 }
 
-// question asks once over a connection.
-func question(conn net.Conn) (name, source string, err error) {
-	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
-		return "", "", err
-	}
-	if _, err := conn.Write([]byte("?")); err != nil {
-		return "", "", err
-	}
-	_, err = fmt.Fscanln(conn, &name, &source)
-	return name, source, err
+// reply is the answer of a server.
+type reply struct {
+	name, source string
+	toClose      bool
 }
 
-// keep keeps a connection open.
+// question asks once over a connection.
+func question(conn net.Conn) (r reply, err error) {
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		return reply{}, err
+	}
+	if _, err := conn.Write([]byte("?")); err != nil {
+		return reply{}, err
+	}
+	_, err = fmt.Fscanln(conn, &r.name, &r.source, &r.toClose)
+	return r, err
+}
+
+// keep keeps a connection open, and opens another when it was to be closed.
 func (c *client) keep(ctx context.Context) {
-	conn, err := c.dial(ctx)
-	for err == nil && ctx.Err() == nil {
-		if _, _, err = question(conn); err == nil {
-			time.Sleep(20 * time.Millisecond)
+	for ctx.Err() == nil {
+		err := c.keepOne(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		c.mu.Lock()
+		if err != nil {
+			c.Kept = err.Error()
+		} else {
+			c.Closed++
+		}
+		c.mu.Unlock()
+		if err != nil {
+			return
 		}
 	}
-	if ctx.Err() == nil {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.Kept = err.Error()
+}
+
+// keepOne keeps one connection open until it is to be closed.
+func (c *client) keepOne(ctx context.Context) error {
+	conn, err := c.dial(ctx)
+	if err != nil {
+		return err
 	}
+	defer func() { _ = conn.Close() }()
+	for ctx.Err() == nil {
+		if r, err := question(conn); err != nil || r.toClose {
+			return err
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	return ctx.Err()
 }
