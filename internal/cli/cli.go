@@ -2,12 +2,16 @@
 package cli
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
@@ -19,6 +23,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/app"
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/handover"
+	"github.com/sluice-proxy/sluice/internal/metrics"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/text"
@@ -245,4 +250,93 @@ func load(flags *config.Flags, env Env) (app.Options, *logs, error) {
 		flags: flags, env: env, opt: config.Options{Modes: app.Modes(env.Kinds), Binds: app.Binds(env.Kinds)},
 	}
 	return c.load()
+}
+
+// Exit statuses other than 0, which is success.
+const (
+	exitFailure = 1 // a failure of most commands; of some commands an answer, as they document
+	exitTrouble = 2 // there is no answer, of commands where 1 is an answer; or the arguments are wrong
+)
+
+// exitError is an error that ends the program with a status. Without err nothing more is printed.
+type exitError struct {
+	status int
+	err    error
+}
+
+func (e *exitError) Error() string {
+	if e.err == nil {
+		return ""
+	}
+	return e.err.Error()
+}
+
+func (e *exitError) Unwrap() error { return e.err }
+
+func exitStatus(err error) int {
+	if err == nil {
+		return 0
+	}
+	if e, ok := errors.AsType[*exitError](err); ok {
+		return e.status
+	}
+	return exitFailure
+}
+
+// trouble returns err with the status exitTrouble, unless it has a status already.
+func trouble(err error) error {
+	if _, ok := errors.AsType[*exitError](err); err == nil || ok {
+		return err
+	}
+	return &exitError{exitTrouble, err}
+}
+
+// answers changes a command whose status 1 is an answer: every error, of its flags
+// and arguments too, ends with exitTrouble.
+func answers(cmd *cobra.Command) *cobra.Command {
+	run, args := cmd.RunE, cmd.Args
+	cmd.RunE = func(cmd *cobra.Command, list []string) error { return trouble(run(cmd, list)) }
+	cmd.Args = func(cmd *cobra.Command, list []string) error { return trouble(args(cmd, list)) }
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return trouble(flagError(cmd, err)) })
+	return cmd
+}
+
+// stamp is the version that the linker sets: -X .../internal/cli.stamp=v1.2.3.
+var stamp string //nolint:gochecknoglobals // the linker can set nothing else
+
+// version returns the version of the build, from the linker or else from the go tool.
+func version() string {
+	if stamp != "" {
+		return stamp
+	}
+	info, ok := debug.ReadBuildInfo()
+	if !ok || info.Main.Version == "" || info.Main.Version == "(devel)" {
+		return "v0.0.0-dev"
+	}
+	return info.Main.Version
+}
+
+func newVersion(env Env) *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			_, err := fmt.Fprintf(env.Stdout, "sluice %s (%s, %s/%s)\n", version(), runtime.Version(), runtime.GOOS,
+				runtime.GOARCH)
+			return err
+		},
+	}
+}
+
+// printVersion prints --version as kube-proxy does, because installers parse it.
+func printVersion(w io.Writer, v config.Version) error {
+	reported := cmp.Or(v.Report, metrics.KubernetesVersion(version()))
+	if v.Print == "raw" {
+		_, err := fmt.Fprintf(w, "version.Info{GitVersion:%q, GoVersion:%q, Compiler:%q, Platform:%q}\n",
+			reported, runtime.Version(), runtime.Compiler, runtime.GOOS+"/"+runtime.GOARCH)
+		return err
+	}
+	_, err := fmt.Fprintf(w, "Kubernetes %s\n", reported)
+	return err
 }
