@@ -3,12 +3,14 @@ package inspect
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"net/netip"
 	"slices"
 	"strings"
 
+	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
@@ -72,4 +74,18 @@ func (i *Inspector) hosts(ctx context.Context, f Filter) (iter.Seq[Host], error)
 		}
 	}
 	return slices.Values(list), nil
+}
+
+var errNoSockets = errors.New("in this mode the proxy opens no sockets for Services; " +
+	"sluice get services lists their addresses")
+
+// Addresses lists the sockets of the Services that a filter matches, sorted by Service.
+func (i *Inspector) Addresses(_ context.Context, f Filter) (iter.Seq[Address], error) {
+	if i.opt.Opened.Sockets == nil {
+		return nil, errNoSockets
+	}
+	all := slices.DeleteFunc(i.opt.Opened.Sockets(), func(s plane.Socket) bool { return !f.matches(s.Service) })
+	return each(all, func(s plane.Socket) Address {
+		return Address{s.Service.Namespace, s.Service.Name, s.Port, s.Protocol.String(), s.Pool.String(), s.At, s.Open}
+	}), nil
 }
