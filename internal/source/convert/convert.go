@@ -6,10 +6,14 @@
 package convert
 
 import (
+	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -127,3 +131,38 @@ func portNumber(p int32) (uint16, bool) {
 }
 
 func number(p int32) string { return strconv.Itoa(int(p)) }
+
+// labelText returns labels as cluster.Service.Labels. It allocates less than apimachinery's Set.String: all Services of
+// a List are converted.
+func labelText(set map[string]string) string {
+	size := 0
+	keys := make([]string, 0, len(set))
+	for key, value := range set {
+		keys = append(keys, key)
+		size += len(key) + len(value) + len("=,")
+	}
+	slices.Sort(keys)
+	text := make([]byte, 0, size)
+	for _, key := range keys {
+		text = append(append(append(append(text, key...), '='), set[key]...), ',')
+	}
+	return strings.TrimSuffix(string(text), ",")
+}
+
+// Selector returns a function that reports whether a label selector, as users write it, selects labels in the form of
+// cluster.Service.Labels.
+func Selector(text string) (func(labels string) bool, error) {
+	selector, err := labels.Parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("label selector %q: %w", text, err)
+	}
+	return func(list string) bool {
+		set := labels.Set{}
+		for label := range strings.SplitSeq(list, ",") {
+			if key, value, has := strings.Cut(label, "="); has {
+				set[key] = value
+			}
+		}
+		return selector.Matches(set)
+	}, nil
+}
