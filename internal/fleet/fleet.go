@@ -3,19 +3,29 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"net/netip"
+	"slices"
+	"strings"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/remotecommand"
+	utilexec "k8s.io/client-go/util/exec"
+	"k8s.io/streaming/pkg/httpstream"
 )
 
 // Access says where the API server is, and which pods are those of Sluice.
@@ -136,4 +146,137 @@ func (c *Cluster) list(ctx context.Context, namespace string, query map[string]s
 			return all, nil
 		}
 	}
+}
+
+// Pod is a pod, in most cases one of Sluice.
+type Pod struct {
+	Namespace, Name, Node string
+
+	Addresses []netip.Addr
+	Trouble   string // why no command can run in it; empty: it runs
+
+	container, program string // in which commands run, and the path of Sluice in it
+}
+
+// defaultContainer is the annotation that kubectl follows.
+const defaultContainer = "kubectl.kubernetes.io/default-container"
+
+func newPod(from *corev1.Pod) Pod {
+	p := Pod{Namespace: from.Namespace, Name: from.Name, Node: from.Spec.NodeName, program: "sluice"}
+	for _, ip := range from.Status.PodIPs {
+		if a, err := netip.ParseAddr(ip.IP); err == nil {
+			p.Addresses = append(p.Addresses, a.Unmap())
+		}
+	}
+	for i, c := range from.Spec.Containers {
+		if i > 0 && c.Name != from.Annotations[defaultContainer] {
+			continue
+		}
+		p.container = c.Name
+		if len(c.Command) > 0 && isSluice(c.Command[0]) {
+			p.program = c.Command[0]
+		}
+	}
+	p.Trouble = trouble(from, p.container)
+	return p
+}
+
+// isSluice reports whether a program of a container is Sluice. On Windows it is not on the PATH.
+func isSluice(path string) bool {
+	base := path[strings.LastIndexAny(path, `/\`)+1:]
+	return base == "sluice" || base == "sluice.exe"
+}
+
+// trouble returns why no command can run in a container of a pod.
+func trouble(p *corev1.Pod, container string) string {
+	if p.DeletionTimestamp != nil {
+		return "the pod is being deleted"
+	}
+	waits := ""
+	for _, s := range p.Status.ContainerStatuses {
+		if s.Name == container && s.State.Waiting != nil {
+			waits = s.State.Waiting.Reason
+		}
+	}
+	if p.Status.Phase != corev1.PodRunning {
+		waits = cmp.Or(waits, p.Status.Reason, "no container runs")
+		return "the pod is " + strings.ToLower(string(p.Status.Phase)) + ": " + waits
+	}
+	if waits != "" {
+		return "the container waits: " + waits
+	}
+	return ""
+}
+
+// onePerNode returns a pod for each node, one that runs if there is one: in a roll-out the previous one may still end.
+// Pods without a node stay.
+func onePerNode(all []Pod) []Pod {
+	slices.SortFunc(all, func(a, b Pod) int {
+		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(len(a.Trouble), len(b.Trouble)), cmp.Compare(a.Name, b.Name))
+	})
+	return slices.CompactFunc(all, func(a, b Pod) bool { return a.Node == b.Node && a.Node != "" })
+}
+
+// Streams are where the output of a command goes. After its context has ended a command may still write.
+type Streams struct{ Stdout, Stderr io.Writer }
+
+// ExitError means that a command ran and ended with a status other than 0.
+type ExitError struct{ Status int }
+
+// Error returns the message.
+func (e *ExitError) Error() string { return fmt.Sprintf("the command ended with status %d", e.Status) }
+
+// errForbidden means that this user may run no commands in the pod.
+var errForbidden = errors.New("commands in pods need the right to create pods/exec")
+
+// Run runs a command of Sluice in a pod. It returns when the context ends, although the handshake of a WebSocket, which
+// has no context, continues until its deadline.
+func (c *Cluster) Run(ctx context.Context, p Pod, args []string, out Streams) (err error) {
+	options := remotecommand.StreamOptions{Stdout: out.Stdout, Stderr: out.Stderr}
+	done := make(chan error, 1)
+	quiet := logr.NewContext(ctx, logr.Discard()) // what fails is in the error
+	go func() { done <- c.stream(quiet, c.request(p, args), options) }()
+	select {
+	case err = <-done:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if exit, ok := errors.AsType[utilexec.CodeExitError](err); ok {
+		return &ExitError{exit.Code}
+	}
+	return err
+}
+
+func (c *Cluster) request(p Pod, args []string) *rest.Request {
+	req := c.core.Get().Namespace(p.Namespace).Resource("pods").Name(p.Name).SubResource("exec").
+		Param("container", p.container).Param("stdout", "true").Param("stderr", "true").Param("command", p.program)
+	for _, arg := range args {
+		req.Param("command", arg)
+	}
+	return req
+}
+
+// stream runs a command as kubectl does, over a WebSocket or else over SPDY: some proxies know no WebSocket, and for
+// the API server it also needs the right to get pods/exec, which many roles lack.
+func (c *Cluster) stream(ctx context.Context, req *rest.Request, options remotecommand.StreamOptions) error {
+	socket, err := remotecommand.NewWebSocketExecutor(c.config, http.MethodGet, req.URL().String())
+	if err != nil {
+		return err
+	}
+	err = socket.StreamWithContext(ctx, options)
+	failure, refused := errors.AsType[*httpstream.UpgradeFailureError](err)
+	if !refused && !httpstream.IsHTTPSProxyError(err) {
+		return err
+	}
+	spdy, err := remotecommand.NewSPDYExecutor(c.config, http.MethodPost, req.URL())
+	if err != nil {
+		return err
+	}
+	err = spdy.StreamWithContext(ctx, options)
+	if err != nil && refused && apierrors.IsForbidden(failure.Cause) {
+		if _, ran := errors.AsType[utilexec.CodeExitError](err); !ran {
+			return fmt.Errorf("%w: %w", errForbidden, err)
+		}
+	}
+	return err
 }
