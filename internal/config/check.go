@@ -95,10 +95,10 @@ func (c *check) cidr(path, text string) (netip.Prefix, bool) {
 	return p, ok
 }
 
-// prefixes checks a list of CIDRs, separated by commas.
+// prefixes checks a list of CIDRs, separated by commas, and returns each once.
 func (c *check) prefixes(path, text string) (list []netip.Prefix) {
 	for _, item := range splitList(text) {
-		if p, ok := c.cidr(path, item); ok {
+		if p, ok := c.cidr(path, item); ok && !slices.Contains(list, p) {
 			list = append(list, p)
 		}
 	}

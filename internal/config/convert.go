@@ -3,7 +3,6 @@ package config
 import (
 	"cmp"
 	"fmt"
-	"net/netip"
 	"path"
 	"slices"
 	"strings"
@@ -99,7 +98,7 @@ func (c *check) detector() route.DetectorOptions {
 	in, mode := c.config.DetectLocal, c.config.DetectLocalMode
 	switch mode {
 	case clusterCIDR:
-		return route.DetectorOptions{Kind: route.DetectClusterCIDR, CIDRs: c.clusterCIDRs()}
+		return route.DetectorOptions{Kind: route.DetectClusterCIDR, CIDRs: c.prefixes("clusterCIDR", c.config.ClusterCIDR)}
 	case nodeCIDR:
 		return route.DetectorOptions{Kind: route.DetectNodeCIDR}
 	case bridgeInterface:
@@ -111,17 +110,6 @@ func (c *check) detector() route.DetectorOptions {
 	}
 	c.oneOf("detectLocalMode", string(mode), []string{clusterCIDR, nodeCIDR, bridgeInterface, interfaceNamePrefix})
 	return route.DetectorOptions{}
-}
-
-// clusterCIDRs takes any number of ranges of either family.
-func (c *check) clusterCIDRs() []netip.Prefix {
-	var cidrs []netip.Prefix
-	for _, item := range splitList(c.config.ClusterCIDR) {
-		if p, ok := c.cidr("clusterCIDR", item); ok && !slices.Contains(cidrs, p) {
-			cidrs = append(cidrs, p)
-		}
-	}
-	return cidrs
 }
 
 // nodePorts reads keywords and ranges. A repeated keyword is an error; a repeated range is not, as in kube-proxy.

@@ -12,7 +12,6 @@ import (
 	"k8s.io/kube-proxy/config/v1alpha1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/route"
 	"github.com/sluice-proxy/sluice/internal/strict"
 	"github.com/sluice-proxy/sluice/internal/textfile"
@@ -118,9 +117,9 @@ func (c *check) convert(opt Options) *Config {
 		IgnoreKubeProxy: c.own.IgnoreKubeProxy,
 		WindowsService:  in.WindowsRunAsService,
 		ReloadJitter:    c.reloadJitter(),
-		Ejection:        c.ejection(),
+		Ejection:        parsed(c, "--ejection", c.own.Ejection, route.ParseEjection),
 		DirectTunnel:    uint16(c.between("--direct-tunnel-port", &c.own.DirectTunnel, 0, math.MaxUint16)),
-		Direct:          c.direct(),
+		Direct:          parsed(c, "--external", c.own.External, route.ParseExternal),
 	}
 	cfg.ExternalIPs = enabled(in.FeatureGates, gateExternalIPs)
 	cfg.ExternalIPRanges = c.prefixes("--external-ip-ranges", c.own.ExternalIPRanges)
@@ -140,22 +139,13 @@ func (c *check) convert(opt Options) *Config {
 	return cfg
 }
 
-// ejection returns which failures eject endpoints.
-func (c *check) ejection() cluster.Ejection {
-	e, err := route.ParseEjection(c.own.Ejection)
+// parsed returns the value of a flag, and reports a problem if the text is not valid.
+func parsed[T any](c *check, flag, text string, parse func(string) (T, error)) T {
+	v, err := parse(text)
 	if err != nil {
-		c.problem("--ejection", invalid(c.own.Ejection, err.Error()))
+		c.problem(flag, invalid(text, err.Error()))
 	}
-	return e
-}
-
-// direct reports whether Services without the annotation are served directly.
-func (c *check) direct() bool {
-	direct, err := route.ParseExternal(c.own.External)
-	if err != nil {
-		c.problem("--external", invalid(c.own.External, err.Error()))
-	}
-	return direct
+	return v
 }
 
 // maxReloadJitter bounds the wait before a changed file takes effect: people expect their changes to take effect soon.

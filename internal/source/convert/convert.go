@@ -99,6 +99,13 @@ func (n *notes) add(field, value, reason string) {
 	n.problems.Add(route.Problem{Object: n.object, Field: field, Value: value, Reason: reason})
 }
 
+// annotation adds what is wrong with an annotation; without a reason it does nothing.
+func (n *notes) annotation(name, value, reason string) {
+	if reason != "" {
+		n.add("metadata.annotations["+name+"]", value, reason)
+	}
+}
+
 // list returns the problems. Of many similar ones it returns some and the number of the rest.
 func (n *notes) list() []route.Problem { return n.problems.Problems() }
 

@@ -82,9 +82,7 @@ func (c Converter) scheduler(svc *corev1.Service, n *notes) string {
 	case slices.Contains(c.Lacking, method):
 		reason = "mode " + c.Mode + " does not have this scheduler and chooses endpoints at random"
 	}
-	if reason != "" {
-		n.add("metadata.annotations["+AnnotationScheduler+"]", name, reason)
-	}
+	n.annotation(AnnotationScheduler, name, reason)
 	return used
 }
 
@@ -97,7 +95,7 @@ func slowStart(svc *corev1.Service, n *notes) time.Duration {
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil || d < 0 || d > longest {
-		n.add("metadata.annotations["+AnnotationSlowStart+"]", text, "ignored: expected a duration up to 1h, such as 30s")
+		n.annotation(AnnotationSlowStart, text, "ignored: expected a duration up to 1h, such as 30s")
 		return 0
 	}
 	return d
@@ -105,19 +103,17 @@ func slowStart(svc *corev1.Service, n *notes) time.Duration {
 
 // ejection returns which failures eject endpoints.
 func (c Converter) ejection(svc *corev1.Service, n *notes) cluster.Ejection {
-	e, reason := c.Ejection, ""
+	e := c.Ejection
 	if text, has := svc.Annotations[AnnotationEjection]; has {
 		own, err := route.ParseEjection(text)
 		switch {
 		case err != nil:
-			reason = "ignored: " + err.Error()
+			n.annotation(AnnotationEjection, text, "ignored: "+err.Error())
 		case own.On() && !c.Ejects:
-			reason = "mode " + c.Mode + " does not eject endpoints: they keep their share when connections to them fail"
+			n.annotation(AnnotationEjection, text,
+				"mode "+c.Mode+" does not eject endpoints: they keep their share when connections to them fail")
 		default:
 			e = own
-		}
-		if reason != "" {
-			n.add("metadata.annotations["+AnnotationEjection+"]", text, reason)
 		}
 	}
 	if !c.Ejects {
@@ -133,15 +129,12 @@ func (c Converter) direct(svc *corev1.Service, n *notes) bool {
 		return c.AllDirect && c.Direct
 	}
 	direct, err := route.ParseExternal(text)
-	reason := ""
 	switch {
 	case err != nil:
-		direct, reason = c.AllDirect && c.Direct, "ignored: "+err.Error()
+		n.annotation(AnnotationExternal, text, "ignored: "+err.Error())
+		return c.AllDirect && c.Direct
 	case direct:
-		reason = c.notDirect(svc)
-	}
-	if reason != "" {
-		n.add("metadata.annotations["+AnnotationExternal+"]", text, reason)
+		n.annotation(AnnotationExternal, text, c.notDirect(svc))
 	}
 	return direct
 }
@@ -163,7 +156,7 @@ func (c Converter) notDirect(svc *corev1.Service) string {
 func proxyHeader(svc *corev1.Service, n *notes) bool {
 	text := svc.Annotations[AnnotationClients]
 	if text != "" && text != "proxy-protocol" {
-		n.add("metadata.annotations["+AnnotationClients+"]", text, "ignored: expected proxy-protocol")
+		n.annotation(AnnotationClients, text, "ignored: expected proxy-protocol")
 	}
 	return text == "proxy-protocol"
 }

@@ -23,7 +23,7 @@ func (c Converter) weights(svc *corev1.Service, n *notes) map[string]uint16 {
 			reason = "ignored: an earlier entry has the same node or address"
 		}
 		if reason != "" {
-			n.add("metadata.annotations["+AnnotationWeights+"]", entry, reason)
+			n.annotation(AnnotationWeights, entry, reason)
 			continue
 		}
 		if all == nil {
@@ -45,7 +45,7 @@ func sliceWeight(es *discoveryv1.EndpointSlice, n *notes) *uint16 {
 	}
 	w, err := strconv.ParseUint(text, 10, 16)
 	if err != nil {
-		n.add("metadata.annotations["+AnnotationSliceWeight+"]", text, "ignored: expected a weight from 0 to 65535")
+		n.annotation(AnnotationSliceWeight, text, "ignored: expected a weight from 0 to 65535")
 		return nil
 	}
 	return new(uint16(w))
