@@ -70,6 +70,12 @@ func Main(ctx context.Context, args []string, env Env) int {
 			newCompletion(env), newMan(env), newVersion(env))
 		completeModes(root, app.Modes(env.Kinds))
 	}
+	root.SilenceUsage, root.SilenceErrors = true, true
+	root.SuggestionsMinimumDistance = maxTypos
+	root.SetFlagErrorFunc(flagError)
+	root.SetHelpFunc(func(cmd *cobra.Command, args []string) {
+		_ = help(cmd, args, env.Stdout) // it cannot be reported
+	})
 	root.CompletionOptions.DisableDefaultCmd = true // newCompletion has more help; kube-proxy has no such command
 	root.SetArgs(args[1:])
 	root.SetIn(env.Stdin)
@@ -86,21 +92,16 @@ func newRoot(name string, env Env) *cobra.Command {
 	fs := pflag.NewFlagSet(name, pflag.ContinueOnError)
 	flags := config.NewFlags(fs)
 	root := &cobra.Command{
-		Use:           name + " [flags]",
-		Short:         "Make the kernel send each connection for a Kubernetes Service to a healthy backend",
-		Long:          intro(name),
-		SilenceUsage:  true,
-		SilenceErrors: true,
-		Args:          noPositional,
-		RunE:          func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), flags, env) },
+		Use:   name + " [flags]",
+		Short: "Make the kernel send each connection for a Kubernetes Service to a healthy backend",
+		Long:  intro(name),
+		Args:  noPositional,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), flags, env) },
 	}
 	root.Flags().AddFlagSet(fs)
 	root.Flags().SetNormalizeFunc(fs.GetNormalizeFunc())
 	root.Flags().SortFlags = false
-	root.SuggestionsMinimumDistance = maxTypos
-	root.SetFlagErrorFunc(flagError)
 	root.PersistentFlags().BoolP("help", "h", false, "-h: in short; --help: in full")
-	root.SetHelpFunc(func(cmd *cobra.Command, args []string) { _ = help(cmd, args, env.Stdout) }) // it cannot be reported
 	return root
 }
 
@@ -291,11 +292,16 @@ func trouble(err error) error {
 	return &exitError{exitTrouble, err}
 }
 
-// answers changes a command whose status 1 is an answer: every error, of its flags
-// and arguments too, ends with exitTrouble.
+// answers changes a command whose status 1 is an answer: every error ends with exitTrouble.
 func answers(cmd *cobra.Command) *cobra.Command {
-	run, args := cmd.RunE, cmd.Args
+	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, list []string) error { return trouble(run(cmd, list)) }
+	return checked(cmd)
+}
+
+// checked changes a command so that wrong flags and arguments end with exitTrouble.
+func checked(cmd *cobra.Command) *cobra.Command {
+	args := cmd.Args
 	cmd.Args = func(cmd *cobra.Command, list []string) error { return trouble(args(cmd, list)) }
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return trouble(flagError(cmd, err)) })
 	return cmd

@@ -40,7 +40,7 @@ func newDrain(env Env) *cobra.Command {
 		Example: "  sluice drain default/web-0 --wait 30s\n  sluice drain 10.244.1.5 -o json\n  sluice get draining",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
-				return trouble(fmt.Errorf("drain takes one pod, got %s", text.Count(len(args), "argument")))
+				return fmt.Errorf("drain takes one pod, got %s", text.Count(len(args), "argument"))
 			}
 			return nil
 		},
@@ -51,10 +51,9 @@ func newDrain(env Env) *cobra.Command {
 			return drainPod(cmd.Context(), env, o.format, url.Values{"pod": args, "wait": {wait.String()}})
 		},
 	}
-	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return trouble(flagError(cmd, err)) })
 	cmd.Flags().DurationVar(&wait, "wait", wait, "time after which to give up, up to "+text.Duration(drain.MaxWait))
 	o.register(cmd, cmd.Flags())
-	return cmd
+	return checked(cmd)
 }
 
 func drainPod(ctx context.Context, env Env, f format, query url.Values) error {

@@ -71,7 +71,6 @@ func newExplain(env Env) *cobra.Command {
 			return e.run(cmd.Context(), args[0], args[1])
 		},
 	}
-	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return trouble(flagError(cmd, err)) })
 	cmd.Flags().VarP(fs.Lookup("manifests").Value, "filename", "f", "answer from this file or folder with manifests, "+
 		"or from standard input (-), instead of asking the daemon; repeatable")
 	cmd.Flags().StringVar(&e.via, "via", "", "`interface` on which the connection arrives, "+
@@ -79,7 +78,7 @@ func newExplain(env Env) *cobra.Command {
 	cmd.Flags().BoolVar(&e.node, "from-node", false, "this node itself is the source, as without SOURCE")
 	e.output.register(cmd, cmd.Flags())
 	addHidden(cmd, fs)
-	return cmd
+	return checked(cmd)
 }
 
 func (e *explaining) arguments(_ *cobra.Command, args []string) error {
@@ -87,10 +86,10 @@ func (e *explaining) arguments(_ *cobra.Command, args []string) error {
 	case n == 1, n == 2 && !e.node:
 		return nil
 	case n == 2:
-		return trouble(fmt.Errorf("--from-node and the source %q are given: want one of them", args[0]))
+		return fmt.Errorf("--from-node and the source %q are given: want one of them", args[0])
 	default:
-		return trouble(fmt.Errorf("explain takes a source and a destination, or a destination only, got %s; "+
-			"see sluice explain --help", text.Count(n, "argument")))
+		return fmt.Errorf("explain takes a source and a destination, or a destination only, got %s; "+
+			"see sluice explain --help", text.Count(n, "argument"))
 	}
 }
 

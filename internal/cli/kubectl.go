@@ -6,13 +6,11 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"golang.org/x/term"
 
 	"github.com/sluice-proxy/sluice/internal/answer/explain"
 	"github.com/sluice-proxy/sluice/internal/fleet"
@@ -44,7 +42,7 @@ type plugin struct {
 // newPlugin returns the command kubectl sluice. It prints progress if the standard error of env is a terminal.
 func newPlugin(env Env) *cobra.Command {
 	p := &plugin{env: env}
-	if f, ok := env.Stderr.(*os.File); ok && term.IsTerminal(int(f.Fd())) { //nolint:gosec // a descriptor is small
+	if f := screen(env.Stderr); f != nil {
 		p.progress = f
 	}
 	p.env.Stdout, p.env.Stderr = safe(env.Stdout), text.Safe(env.Stderr)
@@ -54,9 +52,9 @@ func newPlugin(env Env) *cobra.Command {
 		Example: `  kubectl sluice status
   kubectl sluice explain default/client default/web:80
   kubectl sluice get services -n default --node node-a`,
-		SilenceUsage: true, SilenceErrors: true, TraverseChildren: true,
-		Args: noPositional,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		TraverseChildren: true,
+		Args:             noPositional,
+		RunE:             func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	fs := root.PersistentFlags()
 	p.access.Bind(fs)
@@ -66,9 +64,6 @@ func newPlugin(env Env) *cobra.Command {
 	root.AddCommand(p.newStatus(), p.remote(newGet(p.env), p.only), p.remote(newEvents(p.env), p.only),
 		p.remote(newTop(p.env, nil), p.only), p.newExplain(), p.remote(newDrain(p.env), p.ofPod),
 		p.remote(newDiff(p.env), p.only), newVersion(p.env))
-	root.SuggestionsMinimumDistance = maxTypos
-	root.SetFlagErrorFunc(flagError)
-	root.SetHelpFunc(func(cmd *cobra.Command, args []string) { _ = help(cmd, args, env.Stdout) }) // it cannot be reported
 	return root
 }
 
