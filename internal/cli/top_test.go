@@ -13,7 +13,9 @@ import (
 )
 
 func trafficOf(service string, signals plane.Traffic) inspect.Traffic {
-	return inspect.Traffic{Namespace: "default", Service: service, Protocol: "tcp", Signals: signals}
+	return inspect.Traffic{
+		ServicePort: inspect.ServicePort{Namespace: "default", Service: service, Protocol: "tcp"}, Signals: signals,
+	}
 }
 
 // A port that was not there before began with nothing.

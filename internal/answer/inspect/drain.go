@@ -90,30 +90,30 @@ func patient(h http.Handler) http.Handler {
 }
 
 // drain waits for the pod ?pod=, NAMESPACE/NAME or an address, for at most ?wait=.
-func (i *Inspector) drain(r *http.Request) (iter.Seq[Drain], error) {
+func (i *Inspector) drain(r *http.Request) (d Drain, err error) {
 	limit, err := time.ParseDuration(r.FormValue("wait"))
 	if err != nil || limit <= 0 || limit > drain.MaxWait {
-		return nil, fmt.Errorf("wait %q: want a time up to %s, such as 30s", r.FormValue("wait"), drain.MaxWait)
+		return d, fmt.Errorf("wait %q: want a time up to %s, such as 30s", r.FormValue("wait"), drain.MaxWait)
 	}
 	if i.opt.Drain == nil {
-		return nil, errNoTable
+		return d, errNoTable
 	}
 	pod, err := i.pod(r.Context(), r.FormValue("pod"))
 	if err != nil {
-		return nil, err
+		return d, err
 	}
 	result, err := i.opt.Drain.Wait(r.Context(), pod, limit)
 	if err != nil {
-		return nil, err
+		return d, err
 	}
-	d := Drain{
+	d = Drain{
 		Pod: pod.String(), Drained: result.Drained, Summary: drain.Sentence(pod, result), Seconds: result.Took.Seconds(),
 		Live: result.Live,
 	}
 	for _, f := range result.Flows {
 		d.Flows = append(d.Flows, flow(f))
 	}
-	return one(d), nil
+	return d, nil
 }
 
 func flow(f drain.Flow) Flow {

@@ -52,11 +52,8 @@ func (i *Inspector) Handler() http.Handler {
 		"/services": filtered(i, i.Services), "/backends": filtered(i, i.Backends), "/nodeports": filtered(i, i.NodePorts),
 		"/addresses": filtered(i, i.Addresses), "/hosts": filtered(i, i.hosts), "/traffic": filtered(i, i.Traffic),
 		"/traffic/backends": filtered(i, i.BackendTraffic), "/clients": filtered(i, i.Clients),
-		"/conntrack": lines(func(r *http.Request) (iter.Seq[Conntrack], error) {
-			state, err := i.Conntrack(r.Context())
-			return one(state), err
-		}),
-		"/names": lines(i.names), "/namespaces": lines(i.namespaces), "/explain": lines(i.explain),
+		"/conntrack": single(func(r *http.Request) (Conntrack, error) { return i.Conntrack(r.Context()) }),
+		"/names":     lines(i.names), "/namespaces": lines(i.namespaces), "/explain": single(i.explain),
 	} {
 		mux.Handle("GET "+path, i.queries.serve(h, answerTime, errQueries))
 	}
@@ -65,13 +62,11 @@ func (i *Inspector) Handler() http.Handler {
 	} {
 		mux.Handle("GET "+path, i.diffs.serve(lines(steps(plan)), diffTime, errDiffs))
 	}
-	mux.Handle("GET /status", lines(func(r *http.Request) (iter.Seq[Status], error) {
-		return one(i.Status(r.Context())), nil
-	}))
+	mux.Handle("GET /status", single(func(r *http.Request) (Status, error) { return i.Status(r.Context()), nil }))
 	mux.Handle("GET /events", lines(i.events))
-	mux.Handle("GET /drain", patient(lines(i.drain)))
+	mux.Handle("GET /drain", patient(single(i.drain)))
 	mux.Handle("GET /draining", lines(i.draining))
-	mux.Handle("GET /settings", lines(func(*http.Request) (iter.Seq[Settings], error) { return one(i.opt.Settings), nil }))
+	mux.Handle("GET /settings", single(func(*http.Request) (Settings, error) { return i.opt.Settings, nil }))
 	return mux
 }
 
@@ -97,7 +92,13 @@ func (i *Inspector) Events() []Event {
 	return events
 }
 
-func one[T any](v T) iter.Seq[T] { return slices.Values([]T{v}) }
+// single answers with one value.
+func single[T any](ask func(*http.Request) (T, error)) http.HandlerFunc {
+	return lines(func(r *http.Request) (iter.Seq[T], error) {
+		v, err := ask(r)
+		return slices.Values([]T{v}), err
+	})
+}
 
 // bufferBytes is how much of an answer is encoded before it is written.
 const bufferBytes = 64 << 10
@@ -131,13 +132,14 @@ func lines[T any](ask func(*http.Request) (iter.Seq[T], error)) http.HandlerFunc
 type owned interface{ owner() cluster.Name }
 
 func (s Service) owner() cluster.Name { return cluster.Name{Namespace: s.Namespace, Name: s.Name} }
-func (b Backend) owner() cluster.Name { return cluster.Name{Namespace: b.Namespace, Name: b.Service} }
+
+func (p ServicePort) owner() cluster.Name {
+	return cluster.Name{Namespace: p.Namespace, Name: p.Service}
+}
 
 func (n NodePort) owner() cluster.Name { return cluster.Name{Namespace: n.Namespace, Name: n.Service} }
 
 func (a Address) owner() cluster.Name { return cluster.Name{Namespace: a.Namespace, Name: a.Service} }
-
-func (t Traffic) owner() cluster.Name { return cluster.Name{Namespace: t.Namespace, Name: t.Service} }
 
 func (c Client) owner() cluster.Name { return cluster.Name{Namespace: c.Namespace, Name: c.Service} }
 

@@ -132,17 +132,13 @@ func (i *Inspector) plan(ctx context.Context) (plane.Plan, error) {
 	return i.opt.Plan(ctx)
 }
 
-func (i *Inspector) explain(r *http.Request) (iter.Seq[explain.Answer], error) {
+func (i *Inspector) explain(r *http.Request) (explain.Answer, error) {
 	q, err := explain.Parse(r.FormValue("source"), r.FormValue("destination"))
 	if err != nil {
-		return nil, err
+		return explain.Answer{}, err
 	}
 	q.Via = r.FormValue("via")
-	answer, err := i.Explain(r.Context(), q)
-	if err != nil {
-		return nil, err
-	}
-	return one(answer), nil
+	return i.Explain(r.Context(), q)
 }
 
 // Explain answers where the connections of a question go.

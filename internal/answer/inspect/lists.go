@@ -163,13 +163,22 @@ func wayOf(w route.Action) Action {
 	}
 }
 
-// Backend is one backend of a port of a Service.
-type Backend struct {
+// ServicePort is a port of a Service.
+type ServicePort struct {
 	Namespace string `json:"namespace"`
 	Service   string `json:"service"`
-	PortName  string `json:"portName,omitempty"` // of the Service port
-	Port      uint16 `json:"port,omitempty"`     // of the Service; 0: another Service has its addresses
+	PortName  string `json:"portName,omitempty"`
+	Port      uint16 `json:"port,omitempty"` // 0: another Service has its addresses
 	Protocol  string `json:"protocol"`
+}
+
+func servicePort(svc *route.Service, p *route.Port) ServicePort {
+	return ServicePort{svc.Name.Namespace, svc.Name.Name, p.Name, number(p), p.Protocol.String()}
+}
+
+// Backend is one backend of a port of a Service.
+type Backend struct {
+	ServicePort
 
 	Address netip.Addr `json:"address"`
 	Target  uint16     `json:"targetPort,omitempty"` // 0: its EndpointSlice has no such port
@@ -226,10 +235,7 @@ type backendKey struct {
 
 // common returns the fields that all backends of a port share.
 func (s *selection) common(svc *route.Service, p *route.Port) Backend {
-	b := Backend{
-		Namespace: svc.Name.Namespace, Service: svc.Name.Name, PortName: p.Name, Port: number(p),
-		Protocol: p.Protocol.String(),
-	}
+	b := Backend{ServicePort: servicePort(svc, p)}
 	b.State, b.Reason = s.state(svc)
 	return b
 }

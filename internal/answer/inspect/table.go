@@ -70,13 +70,18 @@ func (b Backend) Rows() []text.Row {
 	if b.Target != 0 {
 		at = netip.AddrPortFrom(b.Address, b.Target).String()
 	}
-	return []text.Row{{Cells: slices.Concat([]text.Cell{
-		{"NAMESPACE", b.Namespace}, {"NAME", b.Service}, {"PORT", portText(b.PortName, b.Port, b.Protocol)}, {"BACKEND", at},
-	}, b.Balancing.cells(), []text.Cell{
+	cells := append(b.ServicePort.cells(), text.Cell{"BACKEND", at})
+	return []text.Row{{Cells: slices.Concat(cells, b.Balancing.cells(), []text.Cell{
 		{"POOLS", strings.Join(b.Pools, ",")},
 		{"LEFT-OUT", cmp.Or(b.leftOut(), b.Standing)},
 		{"STATE", stateText(b.State, b.Reason)},
 	}), Wide: []text.Cell{{"NODE", e.Node}, {"CONDITIONS", e.conditions()}, {"ENDPOINTSLICE", e.Slice}}}}
+}
+
+func (p ServicePort) cells() []text.Cell {
+	return []text.Cell{
+		{"NAMESPACE", p.Namespace}, {"NAME", p.Service}, {"PORT", portText(p.PortName, p.Port, p.Protocol)},
+	}
 }
 
 func (b *Balancing) cells() []text.Cell {

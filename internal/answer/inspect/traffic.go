@@ -19,11 +19,7 @@ import (
 
 // Traffic is what is known of a port of a Service, of both IP families.
 type Traffic struct {
-	Namespace string `json:"namespace"`
-	Service   string `json:"service"`
-	PortName  string `json:"portName,omitempty"` // of the Service port
-	Port      uint16 `json:"port,omitempty"`     // of the Service; 0: another Service has its addresses
-	Protocol  string `json:"protocol"`
+	ServicePort
 
 	// Backend is one of the port, to which the numbers are limited. Not set: they are of the whole port.
 	Backend netip.AddrPort `json:"backend,omitzero"`
@@ -126,14 +122,6 @@ func (t Traffic) busy() bool {
 	return t.Conntrack != nil && t.Conntrack.Entries > 0
 }
 
-// portTraffic returns the Traffic of a port with nothing known.
-func portTraffic(svc *route.Service, p *route.Port) Traffic {
-	return Traffic{
-		Namespace: svc.Name.Namespace, Service: svc.Name.Name, PortName: p.Name, Port: number(p),
-		Protocol: p.Protocol.String(), Signals: plane.Traffic{},
-	}
-}
-
 // ports returns the sums of both IP families for the ports of a Service.
 func (r readings) ports(svc *route.Service) (all []Traffic) {
 	index := map[route.PortID]int{} // of ports, without a family
@@ -144,7 +132,7 @@ func (r readings) ports(svc *route.Service) (all []Traffic) {
 		at, known := index[id]
 		if !known {
 			at, index[id] = len(all), len(all)
-			all = append(all, portTraffic(svc, p))
+			all = append(all, Traffic{ServicePort: servicePort(svc, p), Signals: plane.Traffic{}})
 			all[at].Signals.Add(r.meter.Of(id))
 			r.held(&all[at], flowsOf(r.listing, id).Flows)
 		}
@@ -182,8 +170,7 @@ func (r readings) backends(svc *route.Service) (all []Traffic) {
 		p := &svc.Ports[n]
 		counted, flows := r.reading.Counted[p.ID(svc.Name)], flowsOf(r.listing, p.ID(svc.Name))
 		for b := range traffic.Backends(p, counted, flows) {
-			t := portTraffic(svc, p)
-			t.Backend = b
+			t := Traffic{ServicePort: servicePort(svc, p), Backend: b, Signals: plane.Traffic{}}
 			r.held(&t, flows.Backends[b])
 			if r.reading.Failed != nil {
 				failed := r.reading.Failed[plane.Target{Protocol: p.Protocol, Backend: b}]
@@ -203,9 +190,7 @@ func (r readings) backends(svc *route.Service) (all []Traffic) {
 
 // Rows returns a row.
 func (t Traffic) Rows() []text.Row {
-	cells := []text.Cell{
-		{"NAMESPACE", t.Namespace}, {"NAME", t.Service}, {"PORT", portText(t.PortName, t.Port, t.Protocol)},
-	}
+	cells := t.ServicePort.cells()
 	if t.Backend.IsValid() {
 		cells = append(cells, text.Cell{"BACKEND", t.Backend.String()})
 	}
