@@ -2,16 +2,22 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"net/url"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/sluice-proxy/sluice/internal/admin"
+	"github.com/sluice-proxy/sluice/internal/answer/explain"
 	"github.com/sluice-proxy/sluice/internal/app"
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/preflight"
+	"github.com/sluice-proxy/sluice/internal/text"
 )
 
 func newPlan(env Env) *cobra.Command {
@@ -125,4 +131,123 @@ func runPreflight(ctx context.Context, flags *config.Flags, o *output, env Env) 
 		return &exitError{status: exitFailure}
 	}
 	return nil
+}
+
+const explainLong = `Explain where new connections on this node go: which Service and policy apply, which
+backends with which probability, with source NAT or without and why, and why each
+other endpoint is left out. The command sends no packets.
+
+SOURCE is an IP address, a pod (NAMESPACE/NAME, or NAME) of this node that a Service
+selects, or "node" for this node itself, which is the default.
+DESTINATION is an address, or a Service by its name (NAMESPACE/NAME, or NAME) or by its
+name in DNS, which stands for its clusterIPs; without a port it stands for all ports.
+PORT is a number or the name of a port of the Service. PROTOCOL is tcp (the default if
+there is a port number), udp, sctp or icmp. A NAME without NAMESPACE is the one in the
+namespace default, or else the only one of all namespaces.
+
+The daemon of this node answers, which needs root. With -f the answer is computed from
+manifests, for a node with the addresses of this machine, without privileges. Flags of
+the proxy that affect the rules, such as --cluster-cidr, work with -f.
+
+Exit status: 0 there is an answer; 1 there is none, for example because the Service does
+not exist or is not programmed; 2 the arguments are invalid.`
+
+const explainExample = `  sluice explain 10.244.1.5 10.96.0.10:53/udp     from a pod to a clusterIP
+  sluice explain default/client web:http          from a pod to a port by its name
+  sluice explain web                              from this node to a Service
+  sluice explain node web.default.svc:80          the same by its name in DNS, for one port
+  sluice explain 203.0.113.9 192.168.0.2:30080    from outside to a NodePort
+  sluice explain node [fd00:96::a]:443 -o json
+  kubectl get svc,endpointslices,nodes -A -o yaml | sluice explain -f - node default/web`
+
+type explaining struct {
+	env    Env
+	flags  *config.Flags
+	files  bool // the manifests are in flags
+	via    string
+	node   bool // this node is the source
+	output *output
+}
+
+func newExplain(env Env) *cobra.Command {
+	fs := pflag.NewFlagSet("explain", pflag.ContinueOnError)
+	e := &explaining{env: env, flags: config.NewFlags(fs), output: newOutput(objectFormats())}
+	cmd := &cobra.Command{
+		Use:     "explain [SOURCE] DESTINATION[:PORT][/PROTOCOL]",
+		Short:   "Explain where connections go, and why",
+		Long:    explainLong,
+		Example: explainExample,
+		Args:    e.arguments,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			e.files = cmd.Flags().Changed("filename")
+			if len(args) == 1 {
+				args = []string{"node", args[0]}
+			}
+			return e.run(cmd.Context(), args[0], args[1])
+		},
+	}
+	cmd.Flags().VarP(fs.Lookup("manifests").Value, "filename", "f", "answer from this file or folder with manifests, "+
+		"or from standard input (-), instead of asking the daemon; repeatable")
+	cmd.Flags().StringVar(&e.via, "via", "", "`interface` on which the connection arrives, "+
+		"for modes that recognize pods by it")
+	cmd.Flags().BoolVar(&e.node, "from-node", false, "this node itself is the source, as without SOURCE")
+	e.output.register(cmd, cmd.Flags())
+	addHidden(cmd, fs)
+	return checked(cmd)
+}
+
+func (e *explaining) arguments(_ *cobra.Command, args []string) error {
+	switch n := len(args); {
+	case n == 1, n == 2 && !e.node:
+		return nil
+	case n == 2:
+		return fmt.Errorf("--from-node and the source %q are given: want one of them", args[0])
+	default:
+		return fmt.Errorf("explain takes a source and a destination, or a destination only, got %s; "+
+			"see sluice explain --help", text.Count(n, "argument"))
+	}
+}
+
+func (e *explaining) run(ctx context.Context, source, destination string) error {
+	q, err := explain.Parse(source, destination)
+	if err != nil {
+		return trouble(err)
+	}
+	q.Via = e.via
+	answer, err := e.ask(ctx, q)
+	if err != nil {
+		return err
+	}
+	var a explain.Answer
+	if err := admin.Decode(answer, &a); err != nil {
+		return err
+	}
+	if people := e.output.encode == nil; a.Unanswered == "" || !people { // they read the error
+		_, err = show(e.env.Stdout, e.output.format, answered(answer), prose[explain.Answer])
+	}
+	if err == nil && a.Unanswered != "" {
+		err = errors.New(strings.Join(append([]string{a.Unanswered}, a.Notes...), "\n"))
+	}
+	return err
+}
+
+// ask asks the daemon, or computes the answer from files.
+func (e *explaining) ask(ctx context.Context, q explain.Question) (answer json.RawMessage, err error) {
+	if !e.files {
+		ctx, cancel := context.WithTimeout(ctx, askTimeout)
+		defer cancel()
+		query := url.Values{"source": {q.From()}, "destination": {q.To()}, "via": {q.Via}}
+		err := admin.DialNearest().Get(ctx, "/explain", query, &answer)
+		return answer, err
+	}
+	o, logs, err := load(e.flags, e.env)
+	if err != nil {
+		return nil, err
+	}
+	defer logs.Close()
+	a, err := app.Explain(ctx, o, q)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(a)
 }
