@@ -148,7 +148,11 @@ func (c *Client) open(ctx context.Context, path string, query url.Values) (io.Re
 	if err != nil {
 		return nil, cause(err)
 	}
-	resp, err := over(conn).Do(req)
+	client := http.Client{Transport: &http.Transport{ // with limits for a faulty daemon
+		DialContext:       func(context.Context, string, string) (net.Conn, error) { return conn, nil },
+		DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: maxHeader,
+	}}
+	resp, err := client.Do(req)
 	if err != nil {
 		_ = conn.Close() // it may not have been used
 		return nil, cause(err)
@@ -158,14 +162,6 @@ func (c *Client) open(ctx context.Context, path string, query url.Values) (io.Re
 		return nil, refusal(resp)
 	}
 	return resp.Body, nil
-}
-
-// over returns a client for one query over a connection, with limits for a faulty daemon.
-func over(conn net.Conn) *http.Client {
-	return &http.Client{Transport: &http.Transport{
-		DialContext:       func(context.Context, string, string) (net.Conn, error) { return conn, nil },
-		DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: maxHeader,
-	}}
 }
 
 // cause returns an error without the URL, which means nothing to people.

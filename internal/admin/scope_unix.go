@@ -147,14 +147,17 @@ func (s socket) dial(ctx context.Context, held func() error) (net.Conn, error) {
 	if err := s.checkLength(); err != nil {
 		return nil, cmp.Or(held(), err)
 	}
-	var last error
+	var last error // of the attempt before, as the present one may end by the deadline
 	for {
 		conn, err := new(net.Dialer).DialContext(ctx, "unix", s.path())
 		switch {
 		case err == nil:
 			return conn, nil
 		case ctx.Err() != nil, errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
-			return nil, s.unanswered(last)
+			if errors.Is(last, fs.ErrNotExist) || errors.Is(last, syscall.ECONNREFUSED) {
+				return nil, &UnansweredError{Socket: s.path()}
+			}
+			return nil, &UnansweredError{}
 		case errors.Is(err, fs.ErrPermission):
 			return nil, errNotRoot
 		case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, syscall.EAGAIN):
@@ -169,15 +172,6 @@ func (s socket) dial(ctx context.Context, held func() error) (net.Conn, error) {
 		case <-time.After(dialPause):
 		}
 	}
-}
-
-// unanswered returns the error for a lock that is held. err is the error of the last attempt to connect before the
-// deadline.
-func (s socket) unanswered(err error) error {
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
-		return &UnansweredError{Socket: s.path()}
-	}
-	return &UnansweredError{}
 }
 
 // user is the scope of the user who runs this process. Its lock is a file beside the socket that the system locks

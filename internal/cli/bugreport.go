@@ -45,7 +45,10 @@ the same hash in all files. Ports, and names that every cluster has, stay as the
 			if err := absent(file); err != nil {
 				return err
 			}
-			r := report(cmd.Context(), now, name)
+			r := bugreport.Archive{
+				Folder: name, At: now, Files: bugreport.Collect(cmd.Context(), reportSources()), Clean: bugreport.Secrets(),
+				About: fmt.Sprintf("Bug report of Sluice %s, %s\n", version(), now.Format(time.RFC3339)),
+			}
 			if err := cmd.Context().Err(); err != nil {
 				return fmt.Errorf("collect files: %w", err)
 			}
@@ -60,13 +63,6 @@ the same hash in all files. Ports, and names that every cluster has, stay as the
 		"or - for standard output (default sluice-bugreport-TIME.tar.gz)")
 	cmd.Flags().BoolVar(&anonymize, "anonymize", false, "replace addresses and names by hashes")
 	return cmd
-}
-
-func report(ctx context.Context, now time.Time, name string) bugreport.Archive {
-	return bugreport.Archive{
-		Folder: name, At: now, Files: bugreport.Collect(ctx, reportSources()), Clean: bugreport.Secrets(),
-		About: fmt.Sprintf("Bug report of Sluice %s, %s\n", version(), now.Format(time.RFC3339)),
-	}
 }
 
 // reportSources are the files. The first ones have what the daemon answers, a line for each answer.

@@ -305,10 +305,3 @@ func (s *scope) queries(names []string) []url.Values {
 	}
 	return queries
 }
-
-// serviceOf returns the NAMESPACE/NAME of the Service of an item of a list.
-func serviceOf(answer json.RawMessage) (string, error) {
-	var i item
-	err := admin.Decode(answer, &i)
-	return i.service(), err
-}

@@ -75,12 +75,12 @@ func streamFormats() []format {
 func nameFormat() format {
 	seen := map[string]bool{}
 	return format{name: "name", encode: func(answer json.RawMessage) ([]byte, error) {
-		service, err := serviceOf(answer)
-		if err != nil || seen[service] {
+		var i item
+		if err := admin.Decode(answer, &i); err != nil || seen[i.service()] {
 			return nil, err
 		}
-		seen[service] = true
-		return []byte(service + "\n"), nil
+		seen[i.service()] = true
+		return []byte(i.service() + "\n"), nil
 	}}
 }
 

@@ -129,15 +129,11 @@ Exit status: 0 no difference; 1 a difference; 2 the comparison failed.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, cancel := context.WithTimeout(cmd.Context(), diffTimeout)
 			defer cancel()
-			return diff(ctx, env)
+			steps, err := show(env.Stdout, format{}, admin.DialNearest().Ask(ctx, "/diff", nil), prose[inspect.Step])
+			if err == nil && steps > 0 {
+				err = &exitError{status: exitFailure}
+			}
+			return err
 		},
 	})
-}
-
-func diff(ctx context.Context, env Env) error {
-	steps, err := show(env.Stdout, format{}, admin.DialNearest().Ask(ctx, "/diff", nil), prose[inspect.Step])
-	if err != nil || steps == 0 {
-		return err
-	}
-	return &exitError{status: exitFailure}
 }

@@ -235,7 +235,12 @@ func (c *Cluster) Run(ctx context.Context, p Pod, args []string, out Streams) (e
 	options := remotecommand.StreamOptions{Stdout: out.Stdout, Stderr: out.Stderr}
 	done := make(chan error, 1)
 	quiet := logr.NewContext(ctx, logr.Discard()) // what fails is in the error
-	go func() { done <- c.stream(quiet, c.request(p, args), options) }()
+	req := c.core.Get().Namespace(p.Namespace).Resource("pods").Name(p.Name).SubResource("exec").
+		Param("container", p.container).Param("stdout", "true").Param("stderr", "true").Param("command", p.program)
+	for _, arg := range args {
+		req.Param("command", arg)
+	}
+	go func() { done <- c.stream(quiet, req, options) }()
 	select {
 	case err = <-done:
 	case <-ctx.Done():
@@ -245,15 +250,6 @@ func (c *Cluster) Run(ctx context.Context, p Pod, args []string, out Streams) (e
 		return &ExitError{exit.Code}
 	}
 	return err
-}
-
-func (c *Cluster) request(p Pod, args []string) *rest.Request {
-	req := c.core.Get().Namespace(p.Namespace).Resource("pods").Name(p.Name).SubResource("exec").
-		Param("container", p.container).Param("stdout", "true").Param("stderr", "true").Param("command", p.program)
-	for _, arg := range args {
-		req.Param("command", arg)
-	}
-	return req
 }
 
 // stream runs a command as kubectl does, over a WebSocket or else over SPDY: some proxies know no WebSocket, and for

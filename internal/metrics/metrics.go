@@ -21,7 +21,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/singleflight"
 
-	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/event"
 	"github.com/sluice-proxy/sluice/internal/proxy"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -139,8 +138,12 @@ func (m *Metrics) succeeded(s proxy.Sync, at time.Time) {
 	m.queued.Store(s.In.Last.UnixNano())
 	m.Observe("sluice_event_to_kernel_duration_seconds", at.Sub(s.In.Since).Seconds())
 	for _, t := range s.In.Triggers {
+		family := route.IPv4
+		if t.IPv6 {
+			family = route.IPv6
+		}
 		if t.At.After(m.opt.Started) {
-			m.Observe("kubeproxy_network_programming_duration_seconds", at.Sub(t.At).Seconds(), familyOf(t).String())
+			m.Observe("kubeproxy_network_programming_duration_seconds", at.Sub(t.At).Seconds(), family.String())
 		}
 	}
 }
@@ -159,13 +162,6 @@ func (m *Metrics) Rejected(problems []route.Problem) {
 // Answered counts an answer of a page on the health port: healthz or livez.
 func (m *Metrics) Answered(page string, code int) {
 	m.Count("kubeproxy_proxy_"+page+"_total", strconv.Itoa(code))
-}
-
-func familyOf(t cluster.Trigger) route.Family {
-	if t.IPv6 {
-		return route.IPv6
-	}
-	return route.IPv4
 }
 
 // Kubernetes is the version of kube-proxy whose behaviour this is. Alerts on components whose version differs from the

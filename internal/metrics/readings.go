@@ -60,14 +60,6 @@ type reading struct {
 	kind prometheus.ValueType
 }
 
-func (r *readings) add(d vec.Desc, kind string) {
-	f := reading{prometheus.NewDesc(d.Name, d.Help, d.Labels, nil), prometheus.GaugeValue}
-	if kind == "counter" {
-		f.kind = prometheus.CounterValue
-	}
-	r.families[d.Name] = f
-}
-
 func (r *readings) Describe(out chan<- *prometheus.Desc) {
 	for _, f := range r.families {
 		out <- f.desc
@@ -259,11 +251,21 @@ func (m *Metrics) register() int {
 			n++
 		}
 		d, kind := m.parse(line)
-		if kind, ok := strings.CutPrefix(kind, "read "); ok {
-			read.add(d, kind)
+		desc := prometheus.NewDesc(d.Name, d.Help, d.Labels, nil)
+		switch kind {
+		case "read counter":
+			read.families[d.Name] = reading{desc, prometheus.CounterValue}
 			continue
+		case "read gauge":
+			read.families[d.Name] = reading{desc, prometheus.GaugeValue}
+			continue
+		case "counter":
+			m.families[d.Name] = d.Counter()
+		case "gauge":
+			m.families[d.Name] = d.Gauge()
+		default:
+			m.families[d.Name] = d.Histogram()
 		}
-		m.families[d.Name] = newCollector(d, kind)
 		in.MustRegister(m.families[d.Name])
 	}
 	m.registry.MustRegister(&read)
@@ -287,17 +289,6 @@ func (m *Metrics) parse(row string) (d vec.Desc, kind string) {
 		d = d.ByFamily(m.opt.Families)
 	}
 	return d, columns[1]
-}
-
-func newCollector(d vec.Desc, kind string) prometheus.Collector {
-	switch kind {
-	case "counter":
-		return d.Counter()
-	case "gauge":
-		return d.Gauge()
-	default:
-		return d.Histogram()
-	}
 }
 
 // seriesOf returns the label values of the series that exist from the start, at 0, by family.

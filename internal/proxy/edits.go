@@ -174,9 +174,6 @@ func (e *edits) contest(now time.Time) Contest {
 	return Contest{Since: e.began, Repairs: e.count, What: cmp.Or(e.latest.What, "rules"), By: e.program}
 }
 
-// changing reports whether time alone may begin or end a contest.
-func (e *edits) changing() bool { return !e.began.IsZero() || !e.missingSince().IsZero() }
-
 // Contest means that another program keeps changing the rules, or prevents their repair. Zero: there is none.
 type Contest struct {
 	Since   time.Time `json:"since"`
@@ -243,16 +240,10 @@ func (l *Loop) scheduleRepair() {
 		l.compareFor(why)
 		l.urgent, wait = l.urgent || why == ForeignEdit, contestPeriod
 	}
-	if l.edits.changing() {
+	if !l.edits.began.IsZero() || !l.edits.missingSince().IsZero() { // time alone may begin or end a contest
 		wait = min(wait, contestPeriod)
 	}
 	l.repairs.Reset(wait)
-}
-
-func (l *Loop) beginComparison() {
-	l.edits.mu.Lock()
-	defer l.edits.mu.Unlock()
-	l.edits.begin()
 }
 
 // endComparison records the cost of a comparison, and logs what it repaired.

@@ -268,7 +268,9 @@ func (l *Loop) sync(ctx context.Context) error {
 	s.Compile = time.Since(s.Began)
 	before := l.opt.CPU()
 	if s.Full() {
-		l.beginComparison()
+		l.edits.mu.Lock()
+		l.edits.begin()
+		l.edits.mu.Unlock()
 		l.read(ctx, &s, &change)
 	}
 	if !s.Full() {

@@ -255,7 +255,11 @@ func (a *asker) enter(to netip.Addr, f found) Case {
 		Frontend:    frontendOf(f),
 		Client:      c.Client,
 	}
-	w, without := f.way(c), a.without(f.port)
+	w := f.way(c)
+	var without plane.Behaviour // of a plane that does not serve the port
+	if a.view.Plane.Without != nil {
+		without = a.view.Plane.Without(f.port)
+	}
 	unserved := w.Verdict == route.Balance && without.Verdict == plane.Refuse
 	if unserved {
 		w.Verdict = route.Reject
@@ -274,20 +278,16 @@ func (a *asker) enter(to netip.Addr, f found) Case {
 	case unserved:
 		out.Verdict, out.Why = Refused, without.Why
 		a.applies(&out, to, f, c)
+	case w.Verdict == route.Reject:
+		a.refuse(&out, f)
+		a.applies(&out, to, f, c)
 	default:
-		a.end(&out, to, f, c)
+		a.drop(&out, f)
+		a.applies(&out, to, f, c)
 	}
 	a.open = a.open || out.Verdict == Balanced && f.frontend.Restricted && a.view.Plane.Ranges == plane.RangesNever
 	a.path(&out, f, p)
 	return out
-}
-
-// without returns what happens to connections to a port that the plane does not serve; the zero value: it serves it.
-func (a *asker) without(p *route.Port) plane.Behaviour {
-	if a.view.Plane.Without == nil {
-		return plane.Behaviour{}
-	}
-	return a.view.Plane.Without(p)
 }
 
 func frontendOf(f found) *Frontend {
@@ -310,16 +310,6 @@ func (f found) way(c client) route.Action {
 		return f.frontend.Others
 	}
 	return c.way(f.frontend)
-}
-
-// end answers for connections without a backend.
-func (a *asker) end(out *Case, to netip.Addr, f found, c client) {
-	if f.way(c).Verdict == route.Reject {
-		a.refuse(out, f)
-	} else {
-		a.drop(out, f)
-	}
-	a.applies(out, to, f, c)
 }
 
 // applies adds where connections without a backend are neither refused nor dropped.

@@ -33,7 +33,11 @@ type drawing struct {
 // picture shows the way of a connection: client, frontend, and backends with their chances.
 func picture(source string, c explain.Case) node {
 	var p drawing
-	p.box(0, "client", "Client: "+string(c.Client.CountsAs), clientName(source, c))
+	client := source
+	if c.Client.Address != "" && c.Client.Address != source {
+		client += ", as " + c.Client.Address
+	}
+	p.box(0, "client", "Client: "+string(c.Client.CountsAs), client)
 	p.down("way", p.y+gap)
 	p.text(trunk+margin, p.y+gap/2+5, "note", "to "+c.Destination)
 	p.y += gap
@@ -59,13 +63,6 @@ func picture(source string, c explain.Case) node {
 		el("title", words(c.Headline(source))), p.nodes,
 	}
 	return el("svg", parts...)
-}
-
-func clientName(source string, c explain.Case) string {
-	if c.Client.Address != "" && c.Client.Address != source {
-		return source + ", as " + c.Client.Address
-	}
-	return source
 }
 
 // backends draws the backends below the frontend, each with its chance.

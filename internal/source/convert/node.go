@@ -14,6 +14,8 @@ import (
 // Node converts a Node. Internal addresses come first; the first of a family is the node's primary one.
 func (c Converter) Node(node *corev1.Node) (*cluster.Node, []route.Problem) {
 	n := &notes{object: Object("Node", cluster.Name{Name: node.Name})}
+	// The cluster autoscaler is about to remove a node with this taint (KEP-3836).
+	toBeDeleted := func(t corev1.Taint) bool { return t.Key == "ToBeDeletedByClusterAutoscaler" }
 	out := &cluster.Node{
 		Name:    c.Strings.Of(node.Name),
 		Zone:    c.Strings.Of(node.Labels[corev1.LabelTopologyZone]),
@@ -36,9 +38,6 @@ func (c Converter) Node(node *corev1.Node) (*cluster.Node, []route.Problem) {
 	out.PodCIDRs = n.prefixes(texts{field: field, values: cidrs})
 	return out, n.list()
 }
-
-// toBeDeleted reports whether the cluster autoscaler is about to remove the node (KEP-3836).
-func toBeDeleted(t corev1.Taint) bool { return t.Key == "ToBeDeletedByClusterAutoscaler" }
 
 // ServiceCIDR converts a ServiceCIDR.
 func (c Converter) ServiceCIDR(sc *networkingv1.ServiceCIDR) ([]netip.Prefix, []route.Problem) {

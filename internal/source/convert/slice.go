@@ -33,24 +33,17 @@ func (c Converter) Slice(es *discoveryv1.EndpointSlice) (*cluster.Slice, []route
 		n.add("addressType", string(es.AddressType), "unknown address type: expected IPv4, IPv6 or FQDN")
 		return nil, n.list()
 	}
+	// The time of the change to pods that led to this version; zero if that is not known.
+	trigger, _ := time.Parse(time.RFC3339Nano, es.Annotations[corev1.EndpointsLastChangeTriggerTime])
 	out := &cluster.Slice{
 		Name:    name,
 		Service: cluster.Name{Namespace: name.Namespace, Name: service},
 		Ports:   c.slicePorts(es, n),
-		Trigger: trigger(es),
+		Trigger: trigger,
 		Weight:  sliceWeight(es, n),
 	}
 	c.addEndpoints(out, es, n)
 	return out, n.list()
-}
-
-// trigger returns the time of the change to pods that led to this version of a slice.
-func trigger(es *discoveryv1.EndpointSlice) time.Time {
-	at, err := time.Parse(time.RFC3339Nano, es.Annotations[corev1.EndpointsLastChangeTriggerTime])
-	if err != nil {
-		return time.Time{}
-	}
-	return at
 }
 
 func (c Converter) slicePorts(es *discoveryv1.EndpointSlice, n *notes) []cluster.SlicePort {
@@ -104,24 +97,18 @@ func (c Converter) addEndpoints(out *cluster.Slice, es *discoveryv1.EndpointSlic
 			n.add(at("endpoints", i)+".addresses[0]", ep.Addresses[0], reason)
 			continue
 		}
-		if ref := ep.TargetRef; ref != nil && ref.Kind == "Pod" {
-			c.addPod(out, cluster.Pod{Name: ref.Name, Addr: a}, ptr.Deref(ep.NodeName, ""))
+		node := ptr.Deref(ep.NodeName, "")
+		if ref := ep.TargetRef; ref != nil && ref.Kind == "Pod" && (c.PodsOf == "" || c.PodsOf == node) {
+			out.Pods = append(out.Pods, cluster.Pod{Name: ref.Name, Addr: a})
 		}
 		out.Endpoints = append(out.Endpoints, cluster.Endpoint{
 			Addr:        a,
-			Node:        c.Strings.Of(ptr.Deref(ep.NodeName, "")),
+			Node:        c.Strings.Of(node),
 			Ready:       ptr.Deref(ep.Conditions.Ready, true),
 			Serving:     ptr.Deref(ep.Conditions.Serving, true),
 			Terminating: ptr.Deref(ep.Conditions.Terminating, false),
 			Hints:       c.Strings.Hints(ep.Hints),
 		})
-	}
-}
-
-// addPod adds a pod to a slice if slices name the pods of its node.
-func (c Converter) addPod(to *cluster.Slice, pod cluster.Pod, node string) {
-	if c.PodsOf == "" || c.PodsOf == node {
-		to.Pods = append(to.Pods, pod)
 	}
 }
 
