@@ -31,7 +31,10 @@ func (r *rules) remove(ctx context.Context, f findings) (a Account, err error) {
 		err = errors.Join(err, r.removeChains(ctx, inMangle(f.chains), &a))
 	} else {
 		if serverErr == nil {
-			deviceErr := r.removeDevice(ctx, v)
+			var deviceErr error
+			if v.Device {
+				deviceErr = r.links.Delete(ctx, ServiceDevice)
+			}
 			gone.Addrs, gone.Device = v.Addrs, v.Device && deviceErr == nil
 			err = errors.Join(err, deviceErr)
 		}
@@ -110,7 +113,8 @@ func (r *rules) hold(ctx context.Context, v vips) (vips, error) {
 		return v, err
 	}
 	connections, err := r.sockets.Local(ctx)
-	return v.hold(connections), err
+	v.Held = slices.DeleteFunc(slices.Clone(v.Addrs), func(a netip.Addr) bool { return connections[a] == 0 })
+	return v, err
 }
 
 // sources returns the addresses of this host except those on the interface, its primary ones first.
@@ -123,13 +127,6 @@ func (r *rules) sources(ctx context.Context, v vips) ([]netip.Addr, error) {
 	return slices.DeleteFunc(slices.Concat(primary, all), func(a netip.Addr) bool {
 		return a.IsLoopback() || slices.Contains(v.Addrs, a)
 	}), err
-}
-
-func (r *rules) removeDevice(ctx context.Context, v vips) error {
-	if !v.Device {
-		return nil
-	}
-	return r.links.Delete(ctx, ServiceDevice)
 }
 
 // removeChains removes chains and rules of iptables, each variant separately, and adds them to the account.
@@ -183,7 +180,8 @@ func cleanup(ctx context.Context, r *rules, d *detector, o Options) (Account, er
 		r.spare(kubeProxy.Mode)
 	}
 	found, foundErr := r.find(ctx)
-	found.vips = found.vips.immediately()
+	v := &found.vips
+	v.Idle, v.Busy, v.Immediate = slices.Concat(v.Idle, v.Busy), nil, true
 	account, err := r.remove(ctx, found)
 	if kubeProxy != nil && errors.Is(err, iptables.ErrInUse) {
 		account.Left = append(account.Left, "chains to which rules lead that kube-proxy has not replaced yet")

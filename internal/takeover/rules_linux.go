@@ -129,7 +129,7 @@ type findings struct {
 func (r *rules) find(ctx context.Context) (f findings, err error) {
 	var tableErr, chainErr, vipErr error
 	if !r.isOurs(NFTables) {
-		f.tables, tableErr = r.tables.Find(ctx, kubeTables()...)
+		f.tables, tableErr = r.tables.Find(ctx, nft.Table{Family: nft.IP4, Name: name}, nft.Table{Family: nft.IP6, Name: name})
 	}
 	f.chains, chainErr = r.findChains(ctx)
 	if !r.isOurs(IPVS) {
@@ -147,12 +147,6 @@ func (r *rules) shared(mode string) bool {
 		return false
 	}
 	return r.isOurs(IPTablesLegacy) || r.isOurs(IPTablesNFT)
-}
-
-// kubeTables returns the tables of kube-proxy's nftables mode.
-func kubeTables() []nft.Table {
-	const name = "kube-proxy"
-	return []nft.Table{{Family: nft.IP4, Name: name}, {Family: nft.IP6, Name: name}}
 }
 
 // findChains finds the rules of the iptables and ipvs modes in iptables.

@@ -61,17 +61,6 @@ type Options struct {
 	Soon, Rarely time.Duration
 }
 
-func (o Options) withDefaults() Options {
-	o.Soon, o.Rarely = cmp.Or(o.Soon, 3*time.Second), cmp.Or(o.Rarely, time.Minute)
-	if o.Record == nil {
-		o.Record = func(string) {}
-	}
-	if o.RecordLeft == nil {
-		o.RecordLeft = func(string) {}
-	}
-	return o
-}
-
 // Leftover removes the rules that another plane of Sluice may have left.
 type Leftover struct {
 	Mode   string                                  // of the plane
@@ -104,7 +93,13 @@ type Controller struct {
 
 // New returns a Controller. ready is closed when Sluice's own rules are in force.
 func New(o Options, ready <-chan struct{}) *Controller {
-	o = o.withDefaults()
+	o.Soon, o.Rarely = cmp.Or(o.Soon, 3*time.Second), cmp.Or(o.Rarely, time.Minute)
+	if o.Record == nil {
+		o.Record = func(string) {}
+	}
+	if o.RecordLeft == nil {
+		o.RecordLeft = func(string) {}
+	}
 	return &Controller{
 		opt: o, ready: ready, platform: newPlatform(o), pending: o.Others,
 		state: State{Leftovers: map[Mechanism]int{}, Removed: map[Mechanism]int{}},
@@ -195,7 +190,9 @@ func (c *Controller) report(err error) {
 func (c *Controller) State() State {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.state.clone()
+	s := c.state
+	s.Leftovers, s.Removed, s.Gone = maps.Clone(s.Leftovers), maps.Clone(s.Removed), slices.Clone(s.Gone)
+	return s
 }
 
 func (c *Controller) update(change func(*State)) {
@@ -264,13 +261,6 @@ func (s State) Lines() []string {
 		out = append(out, fmt.Sprintf("retrying: %v", s.Err))
 	}
 	return append(append(out, s.Gone...), leftLines(s.Left)...)
-}
-
-// clone returns a State that does not change.
-func (s State) clone() State {
-	s.Leftovers, s.Removed = maps.Clone(s.Leftovers), maps.Clone(s.Removed)
-	s.Gone = slices.Clone(s.Gone)
-	return s
 }
 
 // Entry describes the rules of one mechanism.

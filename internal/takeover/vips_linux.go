@@ -41,12 +41,6 @@ func (v vips) split(servers []ipvs.Server, local []netip.Addr) (owned, foreign [
 	return owned, foreign
 }
 
-// hold sets Held to the addresses from which programs of this host have connections.
-func (v vips) hold(connections map[netip.Addr]int) vips {
-	v.Held = slices.DeleteFunc(slices.Clone(v.Addrs), func(a netip.Addr) bool { return connections[a] == 0 })
-	return v
-}
-
 // inUse reports whether removing everything would end connections, or may.
 func (v vips) inUse() bool { return len(v.Busy)+len(v.Held) > 0 || v.Unknown }
 
@@ -57,12 +51,6 @@ func (v vips) unused() []netip.Addr {
 			return b.Addr == a || b.Mark != 0 && slices.Contains(v.Marked[b.Mark], a)
 		})
 	})
-}
-
-// immediately returns the same without waiting for connections to end.
-func (v vips) immediately() vips {
-	v.Idle, v.Busy, v.Immediate = slices.Concat(v.Idle, v.Busy), nil, true
-	return v
 }
 
 // kubeSet reports whether an ipset has a name of kube-proxy's. The name for IPv6 is derived from that for IPv4, and
