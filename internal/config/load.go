@@ -126,7 +126,10 @@ func (c *check) convert(opt Options) *Config {
 	cfg.ExternalIPs = enabled(in.FeatureGates, gateExternalIPs)
 	cfg.ExternalIPRanges = c.prefixes("--external-ip-ranges", c.own.ExternalIPRanges)
 	cfg.LoadBalancerIPRanges = c.prefixes("--load-balancer-ip-ranges", c.own.LoadBalancerIPRanges)
-	c.mode(opt)
+	if cfg.Mode == "ipvs" && !enabled(in.FeatureGates, gateIPVS) {
+		c.problem("mode", invalid(cfg.Mode, "the feature gate "+gateIPVS+" is off"))
+	}
+	c.oneOf("mode", cfg.Mode, opt.Modes)
 	c.section(cfg)
 	cfg.HNS = c.hns()
 	cfg.Client = c.client()
@@ -161,14 +164,6 @@ func (c *check) reloadJitter() time.Duration {
 		c.problem("--reload-jitter", invalid(d, "must be 1h or less"))
 	}
 	return d
-}
-
-func (c *check) mode(opt Options) {
-	mode := string(c.config.Mode)
-	if mode == "ipvs" && !enabled(c.config.FeatureGates, gateIPVS) {
-		c.problem("mode", invalid(mode, "the feature gate "+gateIPVS+" is off"))
-	}
-	c.oneOf("mode", mode, opt.Modes)
 }
 
 // addresses sets the addresses of the node and of the servers.

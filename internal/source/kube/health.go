@@ -122,7 +122,7 @@ func (h *serverHealth) begin(kind string) request {
 
 // ended records the outcome of the request. It ignores canceled requests, and a resource version that is too old.
 func (r request) ended(ctx context.Context, err error) {
-	if err != nil && (ctx.Err() != nil || isStale(err)) {
+	if err != nil && (ctx.Err() != nil || apierrors.IsResourceExpired(err) || apierrors.IsGone(err)) {
 		return
 	}
 	h := r.to
@@ -285,9 +285,6 @@ func unanswered(err error) bool {
 // errLost is the client's error after some watches that ended without any event: the
 // peer closes each connection, as a load balancer without servers does.
 var errLost = errors.New("connections are closed without an answer")
-
-// isStale reports whether a resource version is too old, which a new list corrects.
-func isStale(err error) bool { return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) }
 
 // listing lists and watches for a reflector. Objects of a list go to a sink as they arrive, and the reflector gets an
 // empty list. Why it is a list and not a stream of events: docs/decisions/0031-one-list-at-the-start.md.

@@ -124,8 +124,8 @@ func (r *resource) List(ctx context.Context, o metav1.ListOptions, take func(obj
 	m, err := r.decode(bufio.NewReaderSize(counted, 64<<10), take)
 	metrics.RequestSize.Observe(ctx, "GET", server.Host, 0)
 	metrics.ResponseSize.Observe(ctx, "GET", server.Host, float64(counted.bytes))
-	if counted.err != nil {
-		return m, counted.broken(server)
+	if counted.err != nil { // without its cause: this server does answer
+		return m, fmt.Errorf("the answer of %s broke off after %d bytes: %s", base(server), counted.bytes, counted.err.Error())
 	}
 	return m, err
 }
@@ -207,9 +207,4 @@ func (r *countingReader) Read(p []byte) (int, error) {
 		r.err = err
 	}
 	return n, err
-}
-
-// broken returns the error of an answer that breaks off, without its cause: this server does answer.
-func (r *countingReader) broken(from *url.URL) error {
-	return fmt.Errorf("the answer of %s broke off after %d bytes: %s", base(from), r.bytes, r.err.Error())
 }
