@@ -22,20 +22,11 @@ func newBugreport(env Env) *cobra.Command {
 	var file string
 	var anonymize bool
 	cmd := &cobra.Command{
-		Use:   "bugreport",
-		Short: "Write an archive for a fault report: state, rules, Events, settings, kernel",
-		Long: `Write a .tar.gz with the facts that a fault report needs: status, the rules, the difference between
-them and the kernel, Services and backends, the latest Events, settings, and facts about the
-kernel. It takes less than 5 seconds. If a file cannot be read in that time, or no daemon runs, the
-archive has a file with the reason instead. Secrets are not read, and text that looks like a secret
-is removed. Read the archive before you share it.
-
-With --anonymize, hashes replace addresses and the names of namespaces, Services, endpoints and nodes,
-the same hash in all files. Ports, and names that every cluster has, stay as they are.`,
-		Example: `  sluice bugreport
-  sluice bugreport --anonymize -o report.tar.gz
-  kubectl -n kube-system exec POD -- sluice bugreport -o - > report.tar.gz`,
-		Args: cobra.NoArgs,
+		Use:     "bugreport",
+		Short:   "Write an archive for a fault report: state, rules, Events, settings, kernel",
+		Long:    about("bugreport"),
+		Example: about("bugreport: examples"),
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			now := time.Now().UTC().Truncate(time.Second)
 			name := "sluice-bugreport-" + now.Format("20060102-150405")

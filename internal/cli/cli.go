@@ -94,7 +94,7 @@ func newRoot(name string, env Env) *cobra.Command {
 	root := &cobra.Command{
 		Use:   name + " [flags]",
 		Short: "Make the kernel send each connection for a Kubernetes Service to a healthy backend",
-		Long:  intro(name),
+		Long:  strings.ReplaceAll(about("sluice"), "NAME", name),
 		Args:  noPositional,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), flags, env) },
 	}
@@ -103,16 +103,6 @@ func newRoot(name string, env Env) *cobra.Command {
 	root.Flags().SortFlags = false
 	root.PersistentFlags().BoolP("help", "h", false, "-h: in short; --help: in full")
 	return root
-}
-
-func intro(name string) string {
-	return strings.ReplaceAll(`Sluice makes this node's kernel send each connection for a Kubernetes Service to a
-healthy backend. It takes kube-proxy's flags and configuration file.
-
-  NAME --manifests services/                    without a cluster, from files
-  NAME --kubeconfig ~/.kube/config              on a node, from an API server
-  NAME --config /var/lib/kube-proxy/config.conf as a drop-in for kube-proxy
-  NAME --cleanup                                remove all rules from the kernel`, "NAME", name)
 }
 
 // noPositional returns an error for arguments. Like kube-proxy it ignores empty ones.

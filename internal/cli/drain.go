@@ -15,19 +15,6 @@ import (
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
-const drainLong = `Wait until a pod of this node is idle, so that stopping it breaks no connection.
-
-The node of a pod tracks all connections to it, through Services or not. A pod is drained when its
-last connection has ended and no new connection began for 2 seconds, because other nodes may send
-new connections until they have removed the endpoint. A UDP flow ends after 10 seconds without a
-packet. Established connections count even if they are idle.
-
-POD is NAMESPACE/NAME, or NAME in namespace default, of a pod that a Service selects, or the address
-of any pod of this node.
-
-Exit status: 0 the pod is drained; 3 time is up (the remaining connections are printed); 1 an error,
-for example because there is no such pod on this node; 2 the arguments are invalid.`
-
 // exitTimeUp is the exit status if a pod still has connections.
 const exitTimeUp = 3
 
@@ -36,7 +23,7 @@ func newDrain(env Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "drain POD",
 		Short:   "Wait until a pod of this node has no connections",
-		Long:    drainLong,
+		Long:    about("drain"),
 		Example: "  sluice drain default/web-0 --wait 30s\n  sluice drain 10.244.1.5 -o json\n  sluice get draining",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
@@ -82,10 +69,9 @@ func drainPod(ctx context.Context, env Env, f format, query url.Values) error {
 func newDraining(env Env) *cobra.Command {
 	o := newOutput(listFormats())
 	cmd := &cobra.Command{
-		Use:   "draining",
-		Short: "List pods of this node that are being drained",
-		Long: `List the waits of sluice drain, and of pods that ask before they stop: which pod, how many
-connections it has, and when the wait ends at the latest.`,
+		Use:     "draining",
+		Short:   "List pods of this node that are being drained",
+		Long:    about("get draining"),
 		Example: "  sluice get draining",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

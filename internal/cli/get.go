@@ -19,7 +19,6 @@ type resource struct {
 	name    string
 	aliases []string
 	short   string
-	long    string
 	person  person
 }
 
@@ -32,53 +31,22 @@ func resources() []resource {
 	return []resource{
 		{
 			name: services, aliases: []string{"service", "svc"},
-			short: "Services, and why others are not programmed",
-			long: `List Services as programmed on this node, one line for each port and IP family.
-
-POLICY is for connections from outside: to all backends ("cluster"), to those on this node
-("local"), "refused" if there is no backend at all, or "dropped" if there is none on this node.
-BACKENDS counts the backends in use. STATE is "programmed", "pending" with the reason, or "not
-programmed" with the reason; "conflict" counts the addresses and ports that other Services
-own. --output wide adds the IP family, session affinity, the source ranges of load balancer addresses,
-and connections so far and live ones, of both families together; json and yaml have all other fields.
-
---problems lists Services that the kernel refuses or does not have yet, whose addresses or ports
-belong to others, or of which a port has no usable backend: sluice get backends NAME says why.`,
+			short:  "Services, and why others are not programmed",
 			person: rows[inspect.Service],
 		},
 		{
 			name: "backends", aliases: []string{"backend", "be"},
-			short: "backends, and why endpoints are left out",
-			long: `List the backends in use on this node, one line for each backend of each port of a Service.
-
-POOLS names the pools of a backend: "cluster" for clients that may reach any backend, "local" for
-those that stay on this node. With NAME the list has every endpoint of the Service, and why one
-is left out. --output wide adds its node, conditions and EndpointSlice.`,
+			short:  "backends, and why endpoints are left out",
 			person: rows[inspect.Backend],
 		},
 		{
 			name: "nodeports", aliases: []string{"nodeport", "np"},
-			short: "node ports",
-			long: `List node ports as programmed on this node, by number. NAME may be such a number.
-
-POLICY and BACKENDS are for clients that are neither pods of this node nor the node itself;
---output wide adds those for pods and the node, and whether source NAT replaces the address of
-clients ("masqueraded").`,
+			short:  "node ports",
 			person: rows[inspect.NodePort],
 		},
 		{
 			name: addresses, aliases: []string{"address", "addr"},
-			short: "listening addresses, in mode userspace",
-			long: `List where the proxy listens for the ports of Services, in mode userspace.
-
-With --bind loopback, programs on this host connect to these addresses. Otherwise rules send the
-packets of Services there; on Windows these are the addresses of Services. --output wide adds which
-backends a socket leads to ("cluster": any, "local": those on this node), and the open connections
-of the port.
-
---hosts prints lines for /etc/hosts, so that programs on this host find Services by their names, in
-any mode: without --bind loopback with clusterIPs. A name without a namespace stands for the Service
-in namespace default, or in that of --namespace.`,
+			short:  "listening addresses, in mode userspace",
 			person: rows[inspect.Address],
 		},
 	}
@@ -89,22 +57,8 @@ func newGet(env Env) *cobra.Command {
 		SuggestFor: resourceNames(),
 		Use:        "get RESOURCE [NAME...]",
 		Short:      "List what is programmed on this node: services, backends, node ports, addresses; draining pods",
-		Long: `List what the daemon has programmed on this node.
-
-The command asks the daemon of the network namespace in which it runs: run it in the Sluice pod,
-or as root on the node if Sluice is a program there. NAME is NAME or NAMESPACE/NAME. Without
---namespace it lists all namespaces. --output name prints Services as get, events and explain take
-them; the fields of jsonpath=TEMPLATE and --sort-by are those of --output json. --watch prints what
-there is, then changes, as listed, added, changed or gone.
-
-SCHEDULER says how backends are chosen, with a note if the mode does not have the scheduler that was
-named. In modes ipvs, ebpf and userspace, backends have numbers of connections.`,
-		Example: `  sluice get services
-  sluice get services --problems
-  sluice get svc web -n default -o wide
-  sluice get backends default/web --watch
-  sluice get nodeports 30080
-  kubectl -n kube-system exec POD -- sluice get services`,
+		Long:       about("get"),
+		Example:    about("get: examples"),
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return unknownResource(args[0])
@@ -160,7 +114,7 @@ func newGetOne(r resource, env Env) *cobra.Command {
 		Use:     r.name + " [NAME...]",
 		Aliases: r.aliases,
 		Short:   "List " + r.short,
-		Long:    r.long,
+		Long:    about("get " + r.name),
 		Example: fmt.Sprintf("  sluice get %[1]s\n  sluice get %[2]s default/web\n  sluice get %[2]s -n kube-system -o wide",
 			r.name, r.aliases[1]),
 	}

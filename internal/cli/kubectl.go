@@ -23,14 +23,6 @@ const (
 	pluginName = "kubectl sluice"
 )
 
-const pluginLong = `Ask Sluice on the nodes of a cluster, from anywhere, with the rights of a kubeconfig.
-
-status asks all nodes. The other commands run in the pod of Sluice on the node of --node, and print
-what they print there. -n and -l before the command select the pods of Sluice; after get, events and
-top they select Services.
-
-It needs the rights to list pods and to create pods/exec in the namespace of Sluice.`
-
 // plugin are the arguments of all commands of the plugin.
 type plugin struct {
 	access   fleet.Access
@@ -48,10 +40,8 @@ func newPlugin(env Env) *cobra.Command {
 	p.env.Stdout, p.env.Stderr = safe(env.Stdout), text.Safe(env.Stderr)
 	root := &cobra.Command{
 		Use: pluginFile, Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: pluginName},
-		Short: "Ask Sluice on the nodes of a cluster", Long: pluginLong,
-		Example: `  kubectl sluice status
-  kubectl sluice explain default/client default/web:80
-  kubectl sluice get services -n default --node node-a`,
+		Short: "Ask Sluice on the nodes of a cluster", Long: about("kubectl sluice"),
+		Example:          about("kubectl sluice: examples"),
 		TraverseChildren: true,
 		Args:             noPositional,
 		RunE:             func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -69,17 +59,8 @@ func newPlugin(env Env) *cobra.Command {
 
 func (p *plugin) newExplain() *cobra.Command {
 	cmd := p.remote(newExplain(p.env), p.ofSource)
-	cmd.Long = `Explain where new connections go, and why, as sluice explain does on the node of their source:
-
-SOURCE is a pod (NAMESPACE/NAME, NAME in namespace default, or its address), whose node answers; or
-"node" or another address, with --node. DESTINATION is an address or a Service, with an optional port and protocol.
-
-Exit status: 0 there is an answer; 1 there is none, for example because the Service does not exist or
-is not programmed; 2 the arguments are invalid, or the node does not answer.`
-	cmd.Example = `  kubectl sluice explain default/client default/web:80                      from a pod
-  kubectl sluice explain 10.244.1.5 10.96.0.10:53/udp                       the same by addresses
-  kubectl sluice explain node default/web:http --node node-a                from a node
-  kubectl sluice explain 203.0.113.9 192.168.0.2:30080 --node node-a        from outside`
+	cmd.Long = about("kubectl sluice explain")
+	cmd.Example = about("kubectl sluice explain: examples")
 	return cmd
 }
 
@@ -272,17 +253,11 @@ func fromPod(from fleet.Pod, destination string) ([]string, error) {
 func (p *plugin) newStatus() *cobra.Command {
 	o := newOutput(listFormats())
 	cmd := &cobra.Command{
-		Use:   "status",
-		Short: "Show the state of Sluice on every node, or in full on one node",
-		Long: `Show the state of Sluice on every node in one table: first the nodes that did not answer, by reason,
-then those that are not healthy, that differ from most others in version or mode, and that have
-warnings. --node shows one node in full, as sluice status does there.
-
-Exit status: 0 all are healthy; 1 some are not healthy, or starting; 2 some did not answer.`,
-		Example: `  kubectl sluice status
-  kubectl sluice status --node node-a
-  kubectl sluice status -o json | jq -r '.items[] | select(.status.mode.name == "iptables").node'`,
-		Args: cobra.NoArgs,
+		Use:     "status",
+		Short:   "Show the state of Sluice on every node, or in full on one node",
+		Long:    about("kubectl sluice status"),
+		Example: about("kubectl sluice status: examples"),
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if p.node == "" {
 				return p.statusOfAll(cmd.Context(), o.format)

@@ -28,15 +28,7 @@ func newPlan(env Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "plan -f PATH",
 		Short: "Print the rules for manifests; needs no privileges",
-		Long: `Print the rules that Sluice would write for manifests on this node, in the language of
-the data plane. Nothing is written and no privileges are needed. The flags of the proxy
-that decide what is programmed (--cluster-cidr, --nodeport-addresses ...) work here too.
-
-Warnings name each invalid object, which the plan leaves out in part or completely, and report
-manifests without a Service.
-
-Exit status: 0 the plan is printed, even with warnings; 1 it is not printed. With --strict, for CI,
-the status is 1 if there is a warning.`,
+		Long:  about("plan"),
 		Example: "  sluice plan -f manifests/\n" +
 			"  kubectl get svc,endpointslices,nodes -A -o yaml | sluice plan -f - --mode " + best,
 		Args: cobra.NoArgs,
@@ -90,22 +82,12 @@ func newPreflight(env Env) *cobra.Command {
 	fs := pflag.NewFlagSet("preflight", pflag.ContinueOnError)
 	flags, o := config.NewFlags(fs), newOutput(listFormats())
 	cmd := &cobra.Command{
-		Use:   "preflight",
-		Short: "Test whether Sluice can serve this node, before you start it; changes nothing",
-		Long: `Test whether Sluice can serve this node with a configuration: kernel, modules, capabilities, cgroups,
-other proxies and their rules, ports, ranges, sizes of conntrack, forwarding, rp_filter, MTU, and
-the version of the API server. It takes the flags and the configuration file of the proxy, writes
-nothing, and may run while kube-proxy or Sluice serves the node.
-
-Each line is ok, warning or stop, with the finding and what to do. A test that this process has no
-permission for is a warning that names the missing permission: run the command as root.
-
-Exit status: 0 no line is stop; 1 a line is stop; 2 the arguments or the configuration are invalid.`,
-		Example: `  sluice preflight --config /var/lib/kube-proxy/config.conf
-  sluice preflight --kubeconfig /etc/kubernetes/admin.conf --proxy-mode iptables
-  sluice preflight -o json | jq -r '.items[] | select(.level == "stop").found'`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return runPreflight(cmd.Context(), flags, o, env) },
+		Use:     "preflight",
+		Short:   "Test whether Sluice can serve this node, before you start it; changes nothing",
+		Long:    about("preflight"),
+		Example: about("preflight: examples"),
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return runPreflight(cmd.Context(), flags, o, env) },
 	}
 	o.register(cmd, cmd.Flags())
 	addHidden(cmd, fs)
@@ -133,33 +115,6 @@ func runPreflight(ctx context.Context, flags *config.Flags, o *output, env Env) 
 	return nil
 }
 
-const explainLong = `Explain where new connections on this node go: which Service and policy apply, which
-backends with which probability, with source NAT or without and why, and why each
-other endpoint is left out. The command sends no packets.
-
-SOURCE is an IP address, a pod (NAMESPACE/NAME, or NAME) of this node that a Service
-selects, or "node" for this node itself, which is the default.
-DESTINATION is an address, or a Service by its name (NAMESPACE/NAME, or NAME) or by its
-name in DNS, which stands for its clusterIPs; without a port it stands for all ports.
-PORT is a number or the name of a port of the Service. PROTOCOL is tcp (the default if
-there is a port number), udp, sctp or icmp. A NAME without NAMESPACE is the one in the
-namespace default, or else the only one of all namespaces.
-
-The daemon of this node answers, which needs root. With -f the answer is computed from
-manifests, for a node with the addresses of this machine, without privileges. Flags of
-the proxy that affect the rules, such as --cluster-cidr, work with -f.
-
-Exit status: 0 there is an answer; 1 there is none, for example because the Service does
-not exist or is not programmed; 2 the arguments are invalid.`
-
-const explainExample = `  sluice explain 10.244.1.5 10.96.0.10:53/udp     from a pod to a clusterIP
-  sluice explain default/client web:http          from a pod to a port by its name
-  sluice explain web                              from this node to a Service
-  sluice explain node web.default.svc:80          the same by its name in DNS, for one port
-  sluice explain 203.0.113.9 192.168.0.2:30080    from outside to a NodePort
-  sluice explain node [fd00:96::a]:443 -o json
-  kubectl get svc,endpointslices,nodes -A -o yaml | sluice explain -f - node default/web`
-
 type explaining struct {
 	env    Env
 	flags  *config.Flags
@@ -175,8 +130,8 @@ func newExplain(env Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "explain [SOURCE] DESTINATION[:PORT][/PROTOCOL]",
 		Short:   "Explain where connections go, and why",
-		Long:    explainLong,
-		Example: explainExample,
+		Long:    about("explain"),
+		Example: about("explain: examples"),
 		Args:    e.arguments,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			e.files = cmd.Flags().Changed("filename")

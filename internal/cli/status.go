@@ -22,18 +22,11 @@ func newStatus(env Env, stdout io.Writer) *cobra.Command {
 	o := newOutput(objectFormats())
 	stream := newOutput(append([]format{{name: "text"}}, streamFormats()...))
 	cmd := &cobra.Command{
-		Use:   "status",
-		Short: "Show the state of the daemon on this node: health, mode and why, last sync, lag, repairs, failures",
-		Long: `Show the state of the daemon of this network namespace: mode and why, source, the last write and
-pending changes, comparisons and repairs, rules taken over, configuration, host settings, servers,
-and problems with objects. --watch shows it again every two seconds, or why no daemon answers.
-
-Exit status: 0 healthy; 1 not healthy, or starting; 2 no answer: the daemon does not run here or does
-not answer, or the command does not run as root.`,
-		Example: `  sluice status
-  sluice status -o json | jq .lastSync
-  sluice status >/dev/null && echo healthy`,
-		Args: cobra.NoArgs,
+		Use:     "status",
+		Short:   "Show the state of the daemon on this node: health, mode and why, last sync, lag, repairs, failures",
+		Long:    about("status"),
+		Example: about("status: examples"),
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !watch {
 				return status(cmd.Context(), o.format, env.Stdout)
@@ -116,14 +109,9 @@ const diffTimeout = 3 * time.Minute
 
 func newDiff(env Env) *cobra.Command {
 	return answers(&cobra.Command{
-		Use:   "diff",
-		Short: "Compare the kernel with the rules that it should have; print the differences",
-		Long: `Compare the rules in the kernel with the rules that it should have, and print the steps that would
-correct the kernel, in the language of the data plane. The command writes nothing. Sluice repairs
-changes by other programs at once, so there is usually nothing to print. The command fails if the
-daemon writes to the kernel without a pause.
-
-Exit status: 0 no difference; 1 a difference; 2 the comparison failed.`,
+		Use:     "diff",
+		Short:   "Compare the kernel with the rules that it should have; print the differences",
+		Long:    about("diff"),
 		Example: "  sluice diff\n  sluice diff && echo no difference",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

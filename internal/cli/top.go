@@ -23,25 +23,6 @@ import (
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
-const topLong = `Show what happens at Services on this node, the busiest first. The subject is one of:
-
-  services  ports of Services: new connections per second, live ones, bytes per second from clients and
-            to them, and connections that failed: the backend did not answer the first packet within a
-            second (UNANSWERED), refused (REFUSED), or the mode does not know why (FAILED)
-  backends  the same for each backend
-  clients   the addresses with the most entries in the conntrack table, whatever their destination, their
-            part of the table, and the Service to which they have the most
-
-On a terminal it is a live table until it is interrupted. Otherwise, and with -o json or yaml, it prints
-once, after one interval. Ports that have had no connection are left out, except with NAME, which is NAME
-or NAMESPACE/NAME; a Service with the name of a subject needs its namespace. --output wide adds the sums
-since the proxy, or the kernel, began to count, and the entries in conntrack.
-
-A dash is a number that the mode does not know: docs/signals.md has a table. LIVE and the entries come from
-a listing of conntrack, which is repeated after a second, or less often so that it takes no more than a
-hundredth of one CPU. A line above the table says if one client or Service holds more than a quarter of
-a table that is more than half full.`
-
 // minInterval bounds what a live table costs the daemon.
 const minInterval = 100 * time.Millisecond
 
@@ -88,7 +69,7 @@ func newTop(env Env, stdout io.Writer) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "top [services|backends|clients] [NAME]",
 		Short: "Show what happens at Services: new and live connections, bytes, failures, clients",
-		Long:  topLong,
+		Long:  about("top"),
 		Example: "  sluice top\n  sluice top -n default --sort bytes\n  sluice top default/web -o json\n" +
 			"  sluice top backends default/web\n  sluice top clients",
 		Args: cobra.MaximumNArgs(2),

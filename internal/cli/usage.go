@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
 	"io"
@@ -18,6 +19,19 @@ import (
 	"github.com/sluice-proxy/sluice/internal/config"
 	"github.com/sluice-proxy/sluice/internal/text"
 )
+
+//go:embed help.txt
+var helpText string
+
+// about returns the text below a title of help.txt.
+func about(title string) string {
+	_, text, found := strings.Cut(helpText, "\n["+title+"]\n")
+	if !found {
+		panic("cli: help.txt has no text about " + title)
+	}
+	text, _, _ = strings.Cut(text, "\n\n[")
+	return strings.TrimSuffix(text, "\n")
+}
 
 // help prints what a command does and how it is used: for -h what fits a screen, otherwise all.
 func help(cmd *cobra.Command, args []string, w io.Writer) error {
@@ -142,12 +156,9 @@ func flagNames(cmd *cobra.Command) []string {
 
 func newMan(env Env) *cobra.Command {
 	return &cobra.Command{
-		Use:   "man",
-		Short: "Print the manual page",
-		Long: `Print the manual page, which has the help of all commands, in the language of man.
-
-  read it     sluice man | man -l -
-  install it  sluice man > /usr/local/share/man/man8/sluice.8`,
+		Use:     "man",
+		Short:   "Print the manual page",
+		Long:    about("man"),
 		Example: "  sluice man | man -l -",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return manual(cmd.Root(), env.Stdout) },
@@ -227,16 +238,9 @@ func roff(text string) string {
 // newCompletion returns the command that prints completion scripts.
 func newCompletion(env Env) *cobra.Command {
 	return &cobra.Command{
-		Use:   "completion bash|zsh|fish",
-		Short: "Print a script that makes a shell complete commands, flags and names of Services",
-		Long: `Print a script that makes a shell complete commands, flags, their values, and names of Services.
-The script asks the daemon on this node for the names.
-
-  bash  needs the package bash-completion; this shell: source <(sluice completion bash)
-        all shells: sluice completion bash > /etc/bash_completion.d/sluice
-  zsh   needs compinit; all shells: sluice completion zsh > "${fpath[1]}/_sluice"
-  fish  this shell: sluice completion fish | source
-        all shells: sluice completion fish > ~/.config/fish/completions/sluice.fish`,
+		Use:       "completion bash|zsh|fish",
+		Short:     "Print a script that makes a shell complete commands, flags and names of Services",
+		Long:      about("completion"),
 		Example:   "  source <(sluice completion bash)",
 		ValidArgs: []string{"bash", "zsh", "fish"},
 		Args:      cobra.ExactArgs(1),

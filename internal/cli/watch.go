@@ -225,16 +225,10 @@ func newEvents(env Env) *cobra.Command {
 	var watch bool
 	o := newOutput(append([]format{{name: "text"}}, streamFormats()...))
 	cmd := &cobra.Command{
-		Use:   "events [SERVICE...]",
-		Short: "List what changed when: Services, their endpoints and frontends, and what the daemon reported",
-		Long: `List the last thousand changes of Services that are in the kernel, and Events of the daemon, the
-oldest first. SERVICE, which is NAME or NAMESPACE/NAME, limits the list to these Services.
-
-The daemon keeps the list in memory: it begins with the start of the daemon, or with a change of its
-configuration. --output json prints one object per line. At -v 2 the daemon also logs the changes.`,
-		Example: `  sluice events
-  sluice events default/web
-  sluice events --watch -o json | jq 'select(.type == "Warning")'`,
+		Use:     "events [SERVICE...]",
+		Short:   "List what changed when: Services, their endpoints and frontends, and what the daemon reported",
+		Long:    about("events"),
+		Example: about("events: examples"),
 	}
 	s.register(cmd)
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "print new ones, too, until interrupted")
