@@ -41,12 +41,8 @@ func (s scope) instance(flags uint32) (windows.Handle, error) {
 	if err != nil {
 		return 0, err
 	}
-	name, err := windows.UTF16PtrFromString(s.pipe)
-	if err != nil {
-		return 0, err
-	}
 	const bufferBytes = 64 << 10
-	h, err := windows.CreateNamedPipe(name, windows.PIPE_ACCESS_DUPLEX|windows.FILE_FLAG_OVERLAPPED|flags,
+	h, err := windows.CreateNamedPipe(utf16(s.pipe), windows.PIPE_ACCESS_DUPLEX|windows.FILE_FLAG_OVERLAPPED|flags,
 		windows.PIPE_TYPE_BYTE|windows.PIPE_REJECT_REMOTE_CLIENTS, windows.PIPE_UNLIMITED_INSTANCES,
 		bufferBytes, bufferBytes, 0, sa)
 	if err != nil {
@@ -146,12 +142,8 @@ func (l *pipeListener) Close() error {
 // open connects to the pipe, and verifies that a permitted user made it. The error is ERROR_PIPE_BUSY if there is no
 // instance for this client at the moment.
 func (s scope) open() (windows.Handle, error) {
-	name, err := windows.UTF16PtrFromString(s.pipe)
-	if err != nil {
-		return 0, err
-	}
 	const anonymous = windows.SECURITY_SQOS_PRESENT | windows.SECURITY_ANONYMOUS // the server cannot act as this user
-	h, err := windows.CreateFile(name, windows.GENERIC_READ|windows.GENERIC_WRITE, 0, nil, windows.OPEN_EXISTING,
+	h, err := windows.CreateFile(utf16(s.pipe), windows.GENERIC_READ|windows.GENERIC_WRITE, 0, nil, windows.OPEN_EXISTING,
 		windows.FILE_FLAG_OVERLAPPED|anonymous, 0)
 	switch {
 	case errors.Is(err, windows.ERROR_FILE_NOT_FOUND), errors.Is(err, windows.ERROR_PATH_NOT_FOUND):

@@ -88,11 +88,7 @@ func (s scope) acquire() (lock, error) {
 	if err != nil {
 		return lock{}, err
 	}
-	name, err := windows.UTF16PtrFromString(s.mutex)
-	if err != nil {
-		return lock{}, err
-	}
-	mutex, err := windows.CreateMutex(sa, false, name)
+	mutex, err := windows.CreateMutex(sa, false, utf16(s.mutex))
 	switch {
 	case errors.Is(err, windows.ERROR_ALREADY_EXISTS):
 		_ = windows.CloseHandle(mutex) // it was only opened
@@ -112,6 +108,12 @@ func (s scope) acquire() (lock, error) {
 	return lock{l}, err
 }
 
+// utf16 returns the name of a mutex or a pipe, none of which has a NUL, as Windows takes it.
+func utf16(name string) *uint16 {
+	p, _ := windows.UTF16PtrFromString(name)
+	return p
+}
+
 func (s scope) attributes() (*windows.SecurityAttributes, error) {
 	descriptor, err := windows.SecurityDescriptorFromString(s.access)
 	if err != nil {
@@ -128,11 +130,7 @@ func (scope) adopt(file *os.File) (lock, error) {
 
 // held returns nil if a process has the lock.
 func (s scope) held() error {
-	name, err := windows.UTF16PtrFromString(s.mutex)
-	if err != nil {
-		return err
-	}
-	mutex, err := windows.OpenMutex(windows.SYNCHRONIZE, false, name)
+	mutex, err := windows.OpenMutex(windows.SYNCHRONIZE, false, utf16(s.mutex))
 	switch {
 	case err == nil:
 		return windows.CloseHandle(mutex)

@@ -118,17 +118,13 @@ type groups struct {
 
 func newGroups(config *rest.Config) (*groups, error) {
 	g := &groups{config: *config, scheme: runtime.NewScheme()}
-	for _, add := range []func(*runtime.Scheme) error{
+	objects := runtime.SchemeBuilder{
 		corev1.AddToScheme, discoveryv1.AddToScheme, networkingv1.AddToScheme, eventsv1.AddToScheme,
-	} {
-		if err := add(g.scheme); err != nil {
-			return nil, err
-		}
+	}
+	if err := objects.AddToScheme(g.scheme); err != nil {
+		return nil, err
 	}
 	c := &g.config
-	if c.UserAgent == "" {
-		c.UserAgent = rest.DefaultKubernetesUserAgent()
-	}
 	if c.RateLimiter == nil && c.QPS > 0 {
 		c.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(c.QPS, cmp.Or(c.Burst, rest.DefaultBurst))
 	}
