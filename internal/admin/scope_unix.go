@@ -21,8 +21,9 @@ import (
 
 // scope is the owner of a lock: a network namespace or a user. Commands reach the holder of the lock at a socket.
 type scope struct {
+	socket
+
 	serves string // completes "another Sluice already serves"
-	socket socket
 
 	take func() (*os.File, error) // takes the lock without waiting: the file and its duplicates hold it
 	held func() error             // nil: a process holds the lock
@@ -39,24 +40,15 @@ func (s scope) acquire() (lock, error) {
 
 func (s scope) adopt(file *os.File) (lock, error) { return lock{file, s.socket}, nil }
 
-// dial connects to the holder of the lock. It waits until the holder listens or the context ends.
-func (s scope) dial(ctx context.Context) (net.Conn, error) { return s.socket.dial(ctx, s.held) }
-
 // lock is a lock that is held. Only its holder listens at the socket.
 type lock struct {
 	*os.File
-
-	socket socket
+	socket
 }
 
 func (l lock) duplicate() (*os.File, error) { return handover.Duplicate(l.File, l.Name()) }
 
-func (l lock) beside(name string) string {
-	return filepath.Join(l.socket.folder, l.socket.name+"."+name)
-}
-
-// listen returns a listener for commands, which is closed before the lock.
-func (l lock) listen(ctx context.Context) (net.Listener, error) { return l.socket.listen(ctx) }
+func (l lock) beside(name string) string { return filepath.Join(l.folder, l.socket.name+"."+name) }
 
 // socket is a unix socket in a folder of one user.
 type socket struct{ folder, name string }
@@ -74,7 +66,7 @@ func (s socket) checkLength() error {
 }
 
 // listen opens the socket in place of one that an earlier holder of the lock left. Commands find one of the two at any
-// time. Close removes it.
+// time. Close removes it; the lock is released later.
 func (s socket) listen(ctx context.Context) (net.Listener, error) {
 	if err := secure(s.folder); err != nil {
 		return nil, fmt.Errorf("folder %s: %w", s.folder, err)
@@ -139,13 +131,13 @@ const dialPause = 50 * time.Millisecond
 // does.
 const startTime = 5 * time.Second
 
-// dial connects to the holder of a lock. If nobody listens, it tries again for startTime, until the context ends, or
-// held returns an error, as the lock is free.
-func (s socket) dial(ctx context.Context, held func() error) (net.Conn, error) {
+// dial connects to the holder of the lock. If nobody listens, it tries again for startTime, until the context ends, or
+// the lock is free.
+func (s scope) dial(ctx context.Context) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
 	if err := s.checkLength(); err != nil {
-		return nil, cmp.Or(held(), err)
+		return nil, cmp.Or(s.held(), err)
 	}
 	var last error // of the attempt before, as the present one may end by the deadline
 	for {
@@ -163,7 +155,7 @@ func (s socket) dial(ctx context.Context, held func() error) (net.Conn, error) {
 		case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, syscall.EAGAIN):
 			return nil, err
 		}
-		if err := held(); err != nil {
+		if err := s.held(); err != nil {
 			return nil, err
 		}
 		last = err

@@ -22,6 +22,10 @@ func free() error { return errFree }
 
 func held() error { return nil }
 
+func dial(ctx context.Context, s socket, held func() error) (net.Conn, error) {
+	return scope{socket: s, held: held}.dial(ctx)
+}
+
 // listen opens a socket in the place of another daemon, or of none, and accepts connections.
 func listen(t *testing.T, s socket) net.Listener {
 	t.Helper()
@@ -83,10 +87,10 @@ func TestALongPathIsRefused(t *testing.T) {
 		!strings.Contains(err.Error(), "the path "+long.path()+" has 108 bytes") {
 		t.Errorf("listen: %v, want that %s is too long", err, long.path())
 	}
-	if _, err := long.dial(t.Context(), held); err == nil || !strings.Contains(err.Error(), long.path()) {
+	if _, err := dial(t.Context(), long, held); err == nil || !strings.Contains(err.Error(), long.path()) {
 		t.Errorf("dial: %v, want that %s is too long", err, long.path())
 	}
-	if _, err := long.dial(t.Context(), free); !errors.Is(err, errFree) {
+	if _, err := dial(t.Context(), long, free); !errors.Is(err, errFree) {
 		t.Errorf("dial: %v, want that the lock is free", err)
 	}
 }
@@ -94,7 +98,7 @@ func TestALongPathIsRefused(t *testing.T) {
 // A socket that a killed daemon left is nobody, and the next daemon replaces it.
 func TestASocketThatWasLeft(t *testing.T) {
 	s := socket{t.TempDir(), "x"}
-	if _, err := s.dial(t.Context(), free); !errors.Is(err, errFree) {
+	if _, err := dial(t.Context(), s, free); !errors.Is(err, errFree) {
 		t.Errorf("dial without a socket: %v, want that the lock is free", err)
 	}
 	left, err := s.listen(t.Context())
@@ -104,11 +108,11 @@ func TestASocketThatWasLeft(t *testing.T) {
 	if err := left.(socketListener).Listener.Close(); err != nil { // the file stays
 		t.Fatal(err)
 	}
-	if _, err := s.dial(t.Context(), free); !errors.Is(err, errFree) {
+	if _, err := dial(t.Context(), s, free); !errors.Is(err, errFree) {
 		t.Errorf("dial a socket that was left: %v, want that the lock is free", err)
 	}
 	l := listen(t, s)
-	c, err := s.dial(t.Context(), held)
+	c, err := dial(t.Context(), s, held)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +133,7 @@ func TestASocketIsReplacedAtOnce(t *testing.T) {
 	var dialing sync.WaitGroup
 	dialing.Go(func() {
 		for ctx.Err() == nil {
-			c, err := s.dial(ctx, free)
+			c, err := dial(ctx, s, free)
 			if errors.Is(err, errFree) {
 				t.Error("there was no socket")
 				return
@@ -151,12 +155,12 @@ func TestACommandWaitsForADaemonThatStarts(t *testing.T) {
 	s := socket{t.TempDir(), "x"}
 	ctx, cancel := context.WithTimeout(t.Context(), 3*dialPause)
 	defer cancel()
-	_, err := s.dial(ctx, held)
+	_, err := dial(ctx, s, held)
 	if e, is := errors.AsType[*UnansweredError](err); !is || e.Socket != s.path() {
 		t.Errorf("dial: %v, want an UnansweredError with %s", err, s.path())
 	}
 	time.AfterFunc(3*dialPause, func() { listen(t, s) })
-	c, err := s.dial(t.Context(), held)
+	c, err := dial(t.Context(), s, held)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -248,12 +248,10 @@ func (s *logStream) send(lines []byte) error {
 		_, err := s.to.Write(text)
 		done <- err
 	}()
-	timer := time.NewTimer(maxWriteWait)
-	defer timer.Stop()
 	select {
 	case err := <-done:
 		return err
-	case <-timer.C:
+	case <-time.After(maxWriteWait):
 		s.busy = done
 		return nil
 	}

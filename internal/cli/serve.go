@@ -91,20 +91,16 @@ const (
 
 // waitFor waits for a result until written is closed, at most for writeTime, and then for the grace period.
 func waitFor(done <-chan error, written <-chan struct{}) error {
-	writing := time.NewTimer(writeTime)
-	defer writing.Stop()
 	select {
 	case err := <-done:
 		return err
 	case <-written:
-	case <-writing.C:
+	case <-time.After(writeTime):
 	}
-	timer := time.NewTimer(grace)
-	defer timer.Stop()
 	select {
 	case err := <-done:
 		return err
-	case <-timer.C:
+	case <-time.After(grace):
 		return nil
 	}
 }

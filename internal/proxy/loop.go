@@ -204,10 +204,9 @@ func (l *Loop) sleep(ctx context.Context, d time.Duration) bool {
 		}
 		return ctx.Err() == nil
 	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
+	timer := time.After(d)
 	for ctx.Err() == nil {
-		if l.wait(ctx, timer.C, nil) || l.urgent && l.failure != nil {
+		if l.wait(ctx, timer, nil) || l.urgent && l.failure != nil {
 			return ctx.Err() == nil
 		}
 	}
