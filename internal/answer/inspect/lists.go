@@ -3,16 +3,19 @@ package inspect
 import (
 	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"iter"
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/answer/explain"
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
+	"github.com/sluice-proxy/sluice/internal/text"
 )
 
 // Service is one Service as programmed on this node.
@@ -176,141 +179,6 @@ func servicePort(svc *route.Service, p *route.Port) ServicePort {
 	return ServicePort{svc.Name.Namespace, svc.Name.Name, p.Name, number(p), p.Protocol.String()}
 }
 
-// Backend is one backend of a port of a Service.
-type Backend struct {
-	ServicePort
-
-	Address netip.Addr `json:"address"`
-	Target  uint16     `json:"targetPort,omitempty"` // 0: its EndpointSlice has no such port
-
-	// Pools are the pools that contain it: "cluster", "local". LeftOut has the reason for each other pool in use.
-	Pools   []string          `json:"pools,omitempty"`
-	LeftOut map[string]string `json:"leftOut,omitempty"`
-
-	// Standing describes what happens to a backend as connections to it failed; empty: nothing.
-	Standing string `json:"standing,omitempty"`
-
-	State  Programming `json:"state"` // of the Service
-	Reason string      `json:"reason,omitempty"`
-
-	Endpoint *Endpoint `json:"endpoint,omitempty"`
-
-	Balancing *Balancing `json:"balancing,omitempty"` // nil in modes that neither weigh nor count
-}
-
-// Endpoint is what an EndpointSlice contains about a backend.
-type Endpoint struct {
-	Slice       string `json:"endpointSlice"`
-	Node        string `json:"node,omitempty"`
-	Ready       bool   `json:"ready"`
-	Serving     bool   `json:"serving"`
-	Terminating bool   `json:"terminating"`
-}
-
-// Backends lists the backends of the Services that a filter matches, sorted by Service, port and address. It lists the
-// endpoints that are left out, with the reason, if the filter has a name, and of ports without backends.
-func (i *Inspector) Backends(ctx context.Context, f Filter) (iter.Seq[Backend], error) {
-	s, err := i.selectServices(ctx, f)
-	if err != nil {
-		return nil, err
-	}
-	return route.Yielding(func(yield func(Backend) bool) {
-		for _, svc := range s.services {
-			for p := range svc.Ports {
-				for _, b := range i.balanced(ctx, s, svc, p) {
-					if !yield(b) {
-						return
-					}
-				}
-			}
-		}
-	}), nil
-}
-
-// backendKey identifies a backend of a port: several endpoints may have one address.
-type backendKey struct {
-	at       netip.AddrPort
-	endpoint *cluster.Endpoint
-}
-
-// common returns the fields that all backends of a port share.
-func (s *selection) common(svc *route.Service, p *route.Port) Backend {
-	b := Backend{ServicePort: servicePort(svc, p)}
-	b.State, b.Reason = s.state(svc)
-	return b
-}
-
-// backends lists the backends of a port, whichever pools they are in.
-func (s *selection) backends(svc *route.Service, p *route.Port) []Backend {
-	common := s.common(svc, p)
-	var list []Backend
-	known := map[backendKey]int{}
-	for _, pool := range poolsOf(p) {
-		for _, c := range s.choices(svc, p, pool) {
-			if c.Reason == route.WrongFamily {
-				continue // it belongs to the port of the other family
-			}
-			key := backendKey{c.Backend, c.Endpoint}
-			i, found := known[key]
-			if !found {
-				i = len(list)
-				known[key], list = i, append(list, common)
-			}
-			list[i].add(c, pool.String())
-		}
-	}
-	slices.SortStableFunc(list, func(a, b Backend) int {
-		return cmp.Or(a.Address.Compare(b.Address), cmp.Compare(a.Target, b.Target))
-	})
-	return list
-}
-
-// choices returns the endpoints of a pool, with those that are left out if the query names the Service, or if the port
-// has no backends.
-func (s *selection) choices(svc *route.Service, p *route.Port, pool route.Pool) []route.Choice {
-	all := s.Routes.Explain(svc.Name, p, pool)
-	if len(all) == 0 { // of a Service that is to be removed
-		for _, b := range p.Backends(pool) {
-			all = append(all, route.Choice{Backend: b, Reason: route.Chosen})
-		}
-	}
-	inUse := func(pool route.Pool) bool { return len(p.Backends(pool)) > 0 }
-	if s.filter.detailed() || !slices.ContainsFunc(poolsOf(p), inUse) {
-		return all
-	}
-	return slices.DeleteFunc(all, func(c route.Choice) bool {
-		return c.Reason != route.Chosen && c.Reason != route.Ejected
-	})
-}
-
-func (b *Backend) add(c route.Choice, pool string) {
-	b.Address, b.Target = c.Backend.Addr(), c.Backend.Port()
-	if e := c.Endpoint; e != nil {
-		b.Endpoint = &Endpoint{c.Slice.Name.Name, e.Node, e.Ready, e.Serving, e.Terminating}
-	}
-	b.Standing = explain.Standing(c.Share, time.Now())
-	switch {
-	case c.Reason == route.Chosen:
-		b.Pools = append(b.Pools, pool)
-	case b.LeftOut == nil:
-		b.LeftOut = map[string]string{pool: explain.Reason(c, time.Now())}
-	default:
-		b.LeftOut[pool] = explain.Reason(c, time.Now())
-	}
-}
-
-// poolsOf returns the pools that frontends of a port use; if none uses one, the cluster
-// pool, so that the reasons for that can be listed.
-func poolsOf(p *route.Port) []route.Pool {
-	switch {
-	case !p.Uses(route.Local):
-		return []route.Pool{route.Cluster}
-	case !p.Uses(route.Cluster):
-		return []route.Pool{route.Local}
-	}
-	return []route.Pool{route.Cluster, route.Local}
-}
-
 // NodePort is one node port of a Service, in one IP family.
 type NodePort struct {
 	Port      uint16 `json:"port"`
@@ -383,6 +251,68 @@ func (s *selection) nodePort(svc *route.Service, p *route.Port, f *route.Fronten
 	return out
 }
 
+// Host is a line of /etc/hosts: an address at which programs of this host reach a Service, and its names in DNS.
+type Host struct {
+	Address   netip.Addr `json:"address"`
+	Names     []string   `json:"names"`
+	Namespace string     `json:"namespace"`
+	Service   string     `json:"service"`
+	Ports     []string   `json:"ports,omitempty"` // "http/tcp: 8080", where the port may not be that of the Service
+}
+
+// Print writes the line.
+func (h Host) Print(out *text.Columns) {
+	line := h.Address.String() + "\t" + strings.Join(h.Names, " ")
+	if len(h.Ports) > 0 {
+		line += "\t# " + strings.Join(h.Ports, ", ")
+	}
+	out.Printf("%s\n", line)
+}
+
+// hosts lists lines for the Services that a filter matches, with their clusterIPs, or with the addresses of sockets if
+// connections reach nothing else.
+func (i *Inspector) hosts(ctx context.Context, f Filter) (iter.Seq[Host], error) {
+	var list []Host
+	add := func(namespace, name string, addr netip.Addr, ports ...string) {
+		names := []string{name + "." + namespace + ".svc.cluster.local", name + "." + namespace}
+		if namespace == cmp.Or(f.Namespace, "default") { // in other namespaces, the short name means another Service
+			names = append(names, name)
+		}
+		n := len(list) - 1 // lines of a Service are adjacent
+		for n >= 0 && list[n].Names[0] == names[0] && list[n].Address != addr {
+			n--
+		}
+		if n < 0 || list[n].Names[0] != names[0] {
+			n, list = len(list), append(list, Host{Address: addr, Names: names, Namespace: namespace, Service: name})
+		}
+		list[n].Ports = append(list[n].Ports, ports...)
+	}
+	if i.opt.Plane.Sockets != "" {
+		sockets, err := i.Addresses(ctx, f)
+		if err != nil {
+			return nil, err
+		}
+		for s := range sockets {
+			add(s.Namespace, s.Service, s.Address.Addr(), fmt.Sprintf("%s: %d", s.port(), s.Address.Port()))
+		}
+		return slices.Values(list), nil
+	}
+	services, err := i.Services(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	for s := range services {
+		for _, p := range s.Ports {
+			for _, at := range p.Frontends {
+				if at.Kind == "clusterIP" {
+					add(s.Namespace, s.Name, at.Address)
+				}
+			}
+		}
+	}
+	return slices.Values(list), nil
+}
+
 // Address is where the process listens for a port of a Service.
 type Address struct {
 	Namespace string         `json:"namespace"`
@@ -392,4 +322,18 @@ type Address struct {
 	Pool      string         `json:"pool"` // to which backends: "cluster", "local"
 	Address   netip.AddrPort `json:"address"`
 	Open      int64          `json:"openConnections"` // of the port
+}
+
+var errNoSockets = errors.New("in this mode the proxy opens no sockets for Services; " +
+	"sluice get services lists their addresses")
+
+// Addresses lists the sockets of the Services that a filter matches, sorted by Service.
+func (i *Inspector) Addresses(_ context.Context, f Filter) (iter.Seq[Address], error) {
+	if i.opt.Opened.Sockets == nil {
+		return nil, errNoSockets
+	}
+	all := slices.DeleteFunc(i.opt.Opened.Sockets(), func(s plane.Socket) bool { return !f.matches(s.Service) })
+	return each(all, func(s plane.Socket) Address {
+		return Address{s.Service.Namespace, s.Service.Name, s.Port, s.Protocol.String(), s.Pool.String(), s.At, s.Open}
+	}), nil
 }
