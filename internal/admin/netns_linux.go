@@ -98,12 +98,9 @@ func bindGroup(ns int, subsystem uint16) (*os.File, error) {
 // sendBind requests the group. The error is EPERM if another socket has it, or if this process may not bind any.
 func sendBind(conn *netlink.Conn, subsystem uint16) error {
 	const configMessage, commandAttribute, bind = 1, 1, 1 // NFULNL_MSG_CONFIG, NFULA_CFG_CMD, NFULNL_CFG_CMD_BIND
-	command, err := netlink.MarshalAttributes([]netlink.Attribute{{Type: commandAttribute, Data: []byte{bind}}})
-	if err != nil {
-		return err
-	}
+	command, _ := netlink.MarshalAttributes([]netlink.Attribute{{Type: commandAttribute, Data: []byte{bind}}})
 	header := binary.BigEndian.AppendUint16([]byte{unix.AF_UNSPEC, unix.NFNETLINK_V0}, group) // struct nfgenmsg
-	_, err = conn.Execute(netlink.Message{
+	_, err := conn.Execute(netlink.Message{
 		Header: netlink.Header{
 			Type: netlink.HeaderType(subsystem<<8 | configMessage), Flags: netlink.Request | netlink.Acknowledge,
 		},

@@ -52,11 +52,7 @@ func (f *Flags) Load(env Env, opt Options) (*Config, []string, error) {
 		slices.SortStableFunc(c.problems, byLine)
 		return nil, c.warnings, &InvalidError{Problems: c.problems}
 	}
-	text, err := yaml.Marshal(c.config)
-	if err != nil {
-		return nil, nil, fmt.Errorf("render configuration: %w", err)
-	}
-	cfg.effective = text
+	cfg.effective, _ = yaml.Marshal(c.config) // it was decoded
 	return cfg, c.warnings, nil
 }
 

@@ -31,10 +31,7 @@ func (r *rules) remove(ctx context.Context, f findings) (a Account, err error) {
 		err = errors.Join(err, r.removeChains(ctx, inMangle(f.chains), &a))
 	} else {
 		if serverErr == nil {
-			var deviceErr error
-			if v.Device {
-				deviceErr = r.links.Delete(ctx, ServiceDevice)
-			}
+			deviceErr := r.removeDevice(ctx, v)
 			gone.Addrs, gone.Device = v.Addrs, v.Device && deviceErr == nil
 			err = errors.Join(err, deviceErr)
 		}
@@ -127,6 +124,13 @@ func (r *rules) sources(ctx context.Context, v vips) ([]netip.Addr, error) {
 	return slices.DeleteFunc(slices.Concat(primary, all), func(a netip.Addr) bool {
 		return a.IsLoopback() || slices.Contains(v.Addrs, a)
 	}), err
+}
+
+func (r *rules) removeDevice(ctx context.Context, v vips) error {
+	if !v.Device {
+		return nil
+	}
+	return r.links.Delete(ctx, ServiceDevice)
 }
 
 // removeChains removes chains and rules of iptables, each variant separately, and adds them to the account.

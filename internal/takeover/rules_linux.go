@@ -129,7 +129,8 @@ type findings struct {
 func (r *rules) find(ctx context.Context) (f findings, err error) {
 	var tableErr, chainErr, vipErr error
 	if !r.isOurs(NFTables) {
-		f.tables, tableErr = r.tables.Find(ctx, nft.Table{Family: nft.IP4, Name: name}, nft.Table{Family: nft.IP6, Name: name})
+		four, six := nft.Table{Family: nft.IP4, Name: name}, nft.Table{Family: nft.IP6, Name: name}
+		f.tables, tableErr = r.tables.Find(ctx, four, six)
 	}
 	f.chains, chainErr = r.findChains(ctx)
 	if !r.isOurs(IPVS) {

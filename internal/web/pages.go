@@ -235,23 +235,21 @@ func (p page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		writeBody(w, typeText, http.StatusOK, b.Bytes())
 		return
 	}
-	body, err := form.marshal(p.object(meta{p.kind, group + "/" + form.version, metadata{component}}))
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
-	}
+	body := form.marshal(p.object(meta{p.kind, group + "/" + form.version, metadata{component}}))
 	if form.version != "v1beta1" {
 		w.Header().Set("Warning", fmt.Sprintf("299 - %q", form.version+" of "+p.kind+" is deprecated, use v1beta1"))
 	}
 	writeBody(w, form.media, http.StatusOK, body)
 }
 
-func (f form) marshal(object any) ([]byte, error) {
+// marshal encodes an object of texts, numbers and times, which always can be.
+func (f form) marshal(object any) []byte {
+	body, _ := json.Marshal(object)
 	if f.media == typeYAML {
-		return yaml.Marshal(object)
+		body, _ = yaml.JSONToYAML(body)
+		return body
 	}
-	body, err := json.Marshal(object)
-	return append(body, '\n'), err
+	return append(body, '\n')
 }
 
 func (o Options) flagz() page {

@@ -125,7 +125,8 @@ func (r *resource) List(ctx context.Context, o metav1.ListOptions, take func(obj
 	metrics.RequestSize.Observe(ctx, "GET", server.Host, 0)
 	metrics.ResponseSize.Observe(ctx, "GET", server.Host, float64(counted.bytes))
 	if counted.err != nil { // without its cause: this server does answer
-		return m, fmt.Errorf("the answer of %s broke off after %d bytes: %s", base(server), counted.bytes, counted.err.Error())
+		return m, fmt.Errorf("the answer of %s broke off after %d bytes: %s", base(server), counted.bytes,
+			counted.err.Error())
 	}
 	return m, err
 }
