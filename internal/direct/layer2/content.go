@@ -126,6 +126,12 @@ func (c *content) addNodes(r *reach, number func(link) uint16) {
 			}
 		}
 	}
+	for key, p := range r.probes {
+		s := side{familyOf(key.family), true}
+		c.put(s, s.neighbours(nft.Device(p.Device)), nft.Element{
+			Key: string(nft.Key{}.Ether(p.MAC)), Data: string(nft.Key{}.Addr(p.Addr)),
+		})
+	}
 	for mac := range r.macs {
 		c.put(sides()[0], peers(), nft.Element{Key: string(nft.Key{}.Ether(mac))})
 	}

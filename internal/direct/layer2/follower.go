@@ -43,6 +43,9 @@ type Options struct {
 	// Neighbours returns the neighbours by which this host reaches the addresses (rtnl.Links).
 	Neighbours func(context.Context, []netip.Addr) (rtnl.Neighbourhood, error)
 
+	// Probe sends packets from an address to neighbours, and reports which came back (rtnl.Links).
+	Probe func(self netip.Addr, to []netip.Addr) ([]bool, error)
+
 	Tunnel Tunnel
 	Port   uint16 // UDP port of the tunnel; 0: no tunnel, and that of an earlier run is removed
 
@@ -75,6 +78,9 @@ type Follower struct {
 	numbers  map[link]uint16 // from 1 on
 	links    []link          // by number - 1
 	macs     map[linkKey][6]byte
+	probed   time.Time       // when the last round of probes began
+	trusted  map[linkKey]int // see trust
+	unsent   map[route.Family]error
 }
 
 const (
@@ -88,7 +94,7 @@ const (
 func New(o Options) *Follower {
 	f := &Follower{
 		opt: o, needed: make(chan struct{}), ports: map[route.PortID]*port{}, changed: map[route.PortID]bool{},
-		numbers: map[link]uint16{}, macs: map[linkKey][6]byte{},
+		numbers: map[link]uint16{}, macs: map[linkKey][6]byte{}, unsent: map[route.Family]error{},
 	}
 	f.setNeed = sync.OnceFunc(func() { close(f.needed) })
 	f.loop = work.New(f.update, o.Failed)
@@ -212,7 +218,13 @@ func (f *Follower) update(ctx context.Context) (time.Duration, error) {
 	}
 	next := max(pollPeriod, pollFactor*time.Since(began))
 	now := newReach(keys, n)
+	for _, n := range nodes {
+		if n.Name == f.opt.Self {
+			now.self = firsts(n)
+		}
+	}
 	f.reportMoved(now)
+	f.probe(now)
 	if err := f.addTunnel(ctx, now, nodes); err != nil {
 		return 0, f.retry(changed, err)
 	}
@@ -295,7 +307,7 @@ func (f *Follower) write(
 		return nil
 	}
 	c := &content{
-		layout: layout{devices: r.devices, tunnel: f.opt.Port}, small: map[setKey]map[string]nft.Element{},
+		layout: layout{devices: r.devices, self: r.self, tunnel: f.opt.Port}, small: map[setKey]map[string]nft.Element{},
 		ports: map[route.PortID]*rendered{}, addrs: map[netip.Addr]*rendered{},
 	}
 	for id, p := range ports {

@@ -2,6 +2,7 @@ package layer2
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -49,10 +50,14 @@ type world struct {
 	table  *route.Table
 	f      *Follower
 	moved  []string // hardware addresses of nodes that have changed
+	probes int      // rounds
+	silent []bool   // whether node c does not answer, by round
 }
 
 func newWorld(t *testing.T, kernel *fake) *world {
-	w := &world{T: t, kernel: kernel, peers: cluster.NewStore().Peers(), near: map[netip.Addr]*rtnl.Neighbour{}}
+	w := &world{
+		T: t, kernel: kernel, peers: cluster.NewStore().Peers(), near: map[netip.Addr]*rtnl.Neighbour{},
+	}
 	for i, name := range []string{"a", "b", "c"} {
 		addr := netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)})
 		w.peers.Set(&cluster.Node{Name: name, Addresses: []netip.Addr{addr}})
@@ -64,7 +69,7 @@ func newWorld(t *testing.T, kernel *fake) *world {
 	w.table = &route.Table{Services: map[cluster.Name]*route.Service{}}
 	w.f = New(Options{
 		Kernel: kernel, Watch: kernel.Watch, Room: func() int { return 1 << 30 },
-		Peers: w.peers, Self: "a", Neighbours: w.neighbours, Tunnel: &fakeTunnel{},
+		Peers: w.peers, Self: "a", Neighbours: w.neighbours, Probe: w.probe, Tunnel: &fakeTunnel{},
 		Failed: func(err error) { t.Error(err) },
 		Moved: func(node string, from, to net.HardwareAddr) {
 			w.moved = append(w.moved, fmt.Sprintf("%s from %s to %s", node, from, to))
@@ -79,6 +84,18 @@ func (w *world) neighbours(_ context.Context, peers []netip.Addr) (n rtnl.Neighb
 		n.Peers = append(n.Peers, w.near[a])
 	}
 	return n, nil
+}
+
+func (w *world) probe(_ netip.Addr, to []netip.Addr) (answered []bool, err error) {
+	for _, a := range to {
+		is := a == netip.MustParseAddr("10.0.0.3") && w.probes < len(w.silent) && w.silent[w.probes]
+		answered = append(answered, !is)
+	}
+	w.probes++
+	if len(w.silent) > 0 && w.probes > len(w.silent)+5 {
+		return nil, errors.New("no socket")
+	}
+	return answered, nil
 }
 
 // run runs the Follower during the test.

@@ -19,8 +19,10 @@ type reach struct {
 	why     map[linkKey]string // the reason why a node is not reached
 	macs    map[[6]byte]bool   // hardware addresses that belong to one node only
 	mac     map[linkKey][6]byte
-	distant []linkKey           // unreached nodes that a tunnel may reach
-	outer   map[netip.Addr]bool // accepted source addresses of tunnel packets
+	probes  map[linkKey]rtnl.Neighbour // neighbours that this node probes, and answers
+	self    []netip.Addr               // the addresses of this node from which it probes, one of a family at most
+	distant []linkKey                  // unreached nodes that a tunnel may reach
+	outer   map[netip.Addr]bool        // accepted source addresses of tunnel packets
 }
 
 // linkKey is a node in an IP family.
@@ -38,7 +40,7 @@ type link struct {
 // equal reports whether the tables for both would be the same.
 func (r *reach) equal(o *reach) bool {
 	return o != nil && slices.Equal(r.devices, o.devices) && mapsEqual(r.links, o.links) && mapsEqual(r.macs, o.macs) &&
-		mapsEqual(r.outer, o.outer)
+		mapsEqual(r.outer, o.outer) && mapsEqual(r.probes, o.probes) && slices.Equal(r.self, o.self)
 }
 
 func mapsEqual[K, V comparable](a, b map[K]V) bool {
@@ -59,14 +61,22 @@ func addresses(self string, nodes []*cluster.Node) (keys []linkKey, addrs []neti
 		if n.Name == self {
 			continue
 		}
-		for _, f := range route.Families() {
-			i := slices.IndexFunc(n.Addresses, func(a netip.Addr) bool { return route.FamilyOf(a) == f })
-			if i >= 0 {
-				keys, addrs = append(keys, linkKey{n.Name, f}), append(addrs, n.Addresses[i])
-			}
+		for _, a := range firsts(n) {
+			keys, addrs = append(keys, linkKey{n.Name, route.FamilyOf(a)}), append(addrs, a)
 		}
 	}
 	return keys, addrs
+}
+
+// firsts returns the first address of a node in each family that it has.
+func firsts(n *cluster.Node) (addrs []netip.Addr) {
+	for _, f := range route.Families() {
+		i := slices.IndexFunc(n.Addresses, func(a netip.Addr) bool { return route.FamilyOf(a) == f })
+		if i >= 0 {
+			addrs = append(addrs, n.Addresses[i])
+		}
+	}
+	return addrs
 }
 
 // newReach returns the nodes that can be reached at layer 2. If several hosts have the same hardware address, it
@@ -75,7 +85,7 @@ func addresses(self string, nodes []*cluster.Node) (keys []linkKey, addrs []neti
 func newReach(keys []linkKey, n rtnl.Neighbourhood) *reach {
 	r := &reach{
 		links: map[linkKey]link{}, why: map[linkKey]string{}, macs: map[[6]byte]bool{}, mac: map[linkKey][6]byte{},
-		outer: map[netip.Addr]bool{},
+		outer: map[netip.Addr]bool{}, probes: map[linkKey]rtnl.Neighbour{},
 	}
 	holders := map[[6]byte][]string{}
 	for _, g := range n.Gateways {
@@ -123,7 +133,7 @@ func (r *reach) add(key linkKey, p *rtnl.Neighbour, holders map[[6]byte][]string
 	case !p.Resolved:
 		r.why[key] = fmt.Sprintf("%s does not answer on %s", p.Addr, p.Device.Name)
 	default:
-		r.links[key] = link{p.Addr, nft.Device(p.Device)}
+		r.links[key], r.probes[key] = link{p.Addr, nft.Device(p.Device)}, *p
 		r.devices = append(r.devices, nft.Device(p.Device))
 	}
 }

@@ -2,6 +2,7 @@ package layer2
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
@@ -170,6 +171,11 @@ func (s side) sets(devices []nft.Device) []nft.Set {
 	if s.entering && s.ip == nft.IP4 {
 		all = append(all, peers())
 	}
+	for _, d := range devices {
+		if s.entering {
+			all = append(all, s.neighbours(d))
+		}
+	}
 	for _, of := range keyKinds() {
 		all = append(all, s.byClient(of))
 		for _, d := range devices {
@@ -195,12 +201,14 @@ func (s side) sets(devices []nft.Device) []nft.Set {
 // layout has the inputs of the rules.
 type layout struct {
 	devices  []nft.Device
-	byClient bool   // a port has session affinity
-	tunnel   uint16 // UDP port of the tunnel; 0: no tunnel
+	self     []netip.Addr // see reach
+	byClient bool         // a port has session affinity
+	tunnel   uint16       // UDP port of the tunnel; 0: no tunnel
 }
 
 func (l layout) equal(o layout) bool {
-	return slices.Equal(l.devices, o.devices) && l.byClient == o.byClient && l.tunnel == o.tunnel
+	return slices.Equal(l.devices, o.devices) && slices.Equal(l.self, o.self) && l.byClient == o.byClient &&
+		l.tunnel == o.tunnel
 }
 
 // prerouting is the name of a chain that exists if a generation is complete.
@@ -223,19 +231,20 @@ func (g generation) chains(l layout) map[nft.Table][]nft.Chain {
 	for _, s := range sides() {
 		t := s.table(g)
 		if s.entering {
-			all[t] = append(all[t], s.forward(l)...)
+			all[t] = append(append(all[t], s.forward(l)...), s.answer(l))
 		} else {
-			all[t] = append(all[t], s.pass(l.devices)...)
+			all[t] = append(append(all[t], s.pass(l.devices)...), s.send()...)
 			if l.tunnel != 0 {
 				all[t] = append(all[t], s.guard(l.tunnel))
 			}
 		}
 	}
 	netdev := nft.Table{Family: nft.Netdev, Name: g.name()}
+	v4, v6 := side{nft.IP4, true}, side{nft.IP6, true}
 	for _, d := range l.devices {
 		all[netdev] = append(all[netdev], nft.Chain{
 			Name: fmt.Sprintf("ingress-%d", d.Index), Hook: &nft.Hook{Type: "filter", Device: d.Name},
-			Rules: []nft.Rule{side{nft.IP4, true}.enter(l), side{nft.IP6, true}.enter(l)},
+			Rules: []nft.Rule{v4.enter(l), v6.enter(l), v4.toAnswer(), v6.toAnswer()},
 		})
 	}
 	return all

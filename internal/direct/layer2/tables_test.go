@@ -1,6 +1,7 @@
 package layer2
 
 import (
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -12,8 +13,11 @@ import (
 // The rules of one family, as nft prints them. KEY is the key of a frontend.
 func TestRules(t *testing.T) {
 	var b strings.Builder
+	self := []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1")}
+	short := strings.NewReplacer("ip daddr . ip protocol . th dport", "KEY",
+		"meta protocol ip meta pkttype host ether saddr @peers", "FROM-NODE")
 	devices := []nft.Device{{Name: "eth0", Index: 2}, {Name: "eth1", Index: 3}}
-	chains := generation(0).chains(layout{devices, true, 4789})
+	chains := generation(0).chains(layout{devices, self, true, 4789})
 	for _, table := range generation(0).tables()[:2] {
 		for _, c := range chains[table] {
 			if strings.HasSuffix(c.Name, "ip6") {
@@ -21,7 +25,7 @@ func TestRules(t *testing.T) {
 			}
 			b.WriteString(table.String() + " " + c.Name + "\n")
 			for _, r := range c.Rules {
-				b.WriteString("\t" + strings.ReplaceAll(r.String(), "ip daddr . ip protocol . th dport", "KEY") + "\n")
+				b.WriteString("\t" + short.Replace(r.String()) + "\n")
 			}
 		}
 	}
@@ -45,12 +49,22 @@ netdev sluice-direct forward-ip
 	meta protocol ip fwd ip to KEY . meta priority map @owners-3-ip device "eth1"
 	meta protocol ip icmp type != echo-request goto errors-ip
 	meta priority set none
+netdev sluice-direct answer-ip
+	FROM-NODE ip ttl > 1 ip ttl set 2 fwd ip to ether saddr map @neighbours-2-ip device "eth0"
+	FROM-NODE ip ttl > 1 ip ttl set 2 fwd ip to ether saddr map @neighbours-3-ip device "eth1"
+	FROM-NODE ip saddr set ether saddr map @neighbours-2-ip ip daddr set 10.0.0.1 accept
+	FROM-NODE ip saddr set ether saddr map @neighbours-3-ip ip daddr set 10.0.0.1 accept
+	drop
 netdev sluice-direct ingress-2
 	meta protocol ip ip daddr @vips-ip ether saddr != @peers ip ttl > 1 goto forward-ip
 	meta protocol ip6 ip6 daddr @vips-ip6 ether saddr != @peers ip6 hoplimit > 1 goto forward-ip6
+	meta protocol ip ip daddr 192.0.0.7 goto answer-ip
+	meta protocol ip6 ip6 daddr 100::c000:7 goto answer-ip6
 netdev sluice-direct ingress-3
 	meta protocol ip ip daddr @vips-ip ether saddr != @peers ip ttl > 1 goto forward-ip
 	meta protocol ip6 ip6 daddr @vips-ip6 ether saddr != @peers ip6 hoplimit > 1 goto forward-ip6
+	meta protocol ip ip daddr 192.0.0.7 goto answer-ip
+	meta protocol ip6 ip6 daddr 100::c000:7 goto answer-ip6
 ip sluice-direct pass
 	dup to meta priority map @nodes-2 device "eth0" drop
 	dup to meta priority map @nodes-3 device "eth1" drop
@@ -84,6 +98,10 @@ ip sluice-direct prerouting
 	ct state invalid icmp type != echo-request ip daddr @vips ip ttl > 12 goto portless-lost
 ip sluice-direct untranslated
 	ct state invalid ip daddr @vips drop
+ip sluice-direct copy-probes
+	fib saddr type local udp sport 10265 udp dport 10265 ct state & untracked == 0 dup to ip daddr drop
+ip sluice-direct send-probes
+	fib saddr type local udp sport 10265 udp dport 10265 ip saddr set 192.0.0.8 ip daddr set 192.0.0.7
 ip sluice-direct input
 	udp dport 4789 @th,96,24 10264 ip saddr != @tunnel-ends drop
 `

@@ -77,6 +77,7 @@ func TestAddTunnel(t *testing.T) {
 		},
 		macs:    map[[6]byte]bool{{5: 0}: true, {5: 1}: true, {5: 2}: true},
 		mac:     map[linkKey][6]byte{},
+		probes:  map[linkKey]rtnl.Neighbour{},
 		distant: []linkKey{b4, b6, c4, d6},
 		outer:   map[netip.Addr]bool{addr("10.0.0.2"): true, addr("10.0.0.3"): true},
 	}

@@ -3,6 +3,7 @@ package nft
 import (
 	"encoding/binary"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"github.com/google/nftables/expr"
@@ -21,9 +22,12 @@ type Device struct {
 func FromEther(set string) Statement {
 	const ethernet = 1 // ARPHRD_ETHER, linux/if_arp.h; nft does not print this match before an Ethernet header
 	is := equals("", meta("", expr.MetaKeyIIFTYPE), binary.NativeEndian.AppendUint16(nil, ethernet))
-	in := In(set, payload("ether saddr", expr.PayloadBaseLLHeader, 6, 6))
+	in := In(set, EtherSource())
 	return Statement{in.text, append(is.exprs, in.exprs...)}
 }
+
+// EtherSource is the source hardware address, for a key that has nothing else. It needs FromEther before it.
+func EtherSource() Field { return payload("ether saddr", expr.PayloadBaseLLHeader, 6, 6) }
 
 // Of matches packets of a family. It is for netdev tables.
 func Of(f Family) Statement {
@@ -82,7 +86,7 @@ func Unknown(f Family) Statement {
 func Invalid() Statement { return Statement{"ct state invalid", inState(stateInvalid)} }
 
 // Bits of the state of a connection (NF_CT_STATE_BIT, linux/netfilter/nf_conntrack_common.h).
-const stateInvalid, stateNew = 1 << 0, 1 << 3
+const stateInvalid, stateNew, stateUntracked = 1 << 0, 1 << 3, 1 << 6
 
 func inState(bit uint32) []expr.Any {
 	return append(bitwise(&expr.Ct{Key: expr.CtKeySTATE, Register: reg1}, bit, 0),
@@ -186,6 +190,79 @@ func Copy(to Device, neighbours string, fields ...Field) Statement {
 		append(exprs, lookup(neighbours, reg1), toDevice(to),
 			&expr.Dup{RegAddr: reg1, RegDev: deviceRegister, IsRegDevSet: true}),
 	}
+}
+
+// To matches packets to an address.
+func To(a netip.Addr) Statement {
+	f := familyOf(a)
+	return equals(fmt.Sprintf("%s daddr %s", f, a), Destination(f), a.AsSlice())
+}
+
+// Between matches UDP packets from and to a port.
+func Between(port uint16) Statement {
+	udp := UDP()
+	from := equals(fmt.Sprintf("udp sport %d", port), SourcePort(), Key{}.Port(port))
+	to := equals(fmt.Sprintf("udp dport %d", port), DestinationPort(), Key{}.Port(port))
+	return Statement{from.text + " " + to.text, slices.Concat(udp.exprs, from.exprs, to.exprs)}
+}
+
+// SetSource replaces the source address of the packet, without NAT.
+func SetSource(a netip.Addr) Statement {
+	f := familyOf(a)
+	return setAddress(f, f.sourceAt(), "saddr set "+a.String(), &expr.Immediate{Register: reg1, Data: a.AsSlice()})
+}
+
+// SetSourceFrom replaces the source address of the packet by the one that the map has for the fields, without NAT. If
+// the map has none, the rule does not match.
+func SetSourceFrom(f Family, addresses string, fields ...Field) Statement {
+	text, exprs, _ := join(fields)
+	return setAddress(f, f.sourceAt(), "saddr set "+text+" map @"+addresses, append(exprs, lookup(addresses, reg1))...)
+}
+
+// SetDestination replaces the destination address of the packet, without NAT.
+func SetDestination(a netip.Addr) Statement {
+	f := familyOf(a)
+	return setAddress(f, f.sourceAt()+Addr.width(f), "daddr set "+a.String(),
+		&expr.Immediate{Register: reg1, Data: a.AsSlice()})
+}
+
+// setAddress writes what the expressions leave in register 1 to an address of the packet, and updates checksums.
+func setAddress(f Family, offset int, text string, exprs ...expr.Any) Statement {
+	const pseudoHeader = 1 // NFT_PAYLOAD_L4CSUM_PSEUDOHDR, linux/netfilter/nf_tables.h
+	write := &expr.Payload{
+		OperationType: expr.PayloadWrite, SourceRegister: reg1, Base: expr.PayloadBaseNetworkHeader, Offset: uint32(offset),
+		Len: uint32(Addr.width(f)), CsumFlags: pseudoHeader,
+	}
+	if f == IP4 {
+		write.CsumType, write.CsumOffset = expr.CsumTypeInet, 10
+	}
+	return Statement{f.String() + " " + text, append(exprs, write)}
+}
+
+func familyOf(a netip.Addr) Family {
+	if a.Is6() {
+		return IP6
+	}
+	return IP4
+}
+
+// ForHost matches packets to the hardware address of this host.
+func ForHost() Statement {
+	return equals("meta pkttype host", meta("", expr.MetaKeyPKTTYPE), []byte{unix.PACKET_HOST})
+}
+
+// CopyToDestination sends a copy of the packet to its destination, which stays the next hop if the copy gets another
+// destination later. Conntrack does not track the copy.
+func CopyToDestination(f Family) Statement {
+	to := Destination(f)
+	return Statement{"dup to " + to.text, []expr.Any{to.load(reg1), &expr.Dup{RegAddr: reg1}}}
+}
+
+// Tracked matches packets that conntrack tracks, or would if they were valid.
+func Tracked() Statement {
+	is := inState(stateUntracked)
+	return Statement{"ct state & untracked == 0", append(is[:len(is)-1],
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: make([]byte, 4)})}
 }
 
 // deviceRegister holds the index of the device. Register 1 holds the address.

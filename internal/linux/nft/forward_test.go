@@ -15,7 +15,8 @@ func TestForwarding(t *testing.T) {
 	hosts6 := Set{Name: "hosts6", Key: []Type{Index}, Data: []Type{Addr6}}
 	tx := &Tx{}
 	tx.AddTable(netdev)
-	for _, s := range []Set{macs, hosts4, hosts6} {
+	peers := Set{Name: "peers", Key: []Type{Ether}, Data: []Type{Addr4}}
+	for _, s := range []Set{macs, hosts4, hosts6, peers} {
 		tx.AddSet(netdev, s)
 	}
 	tx.Add(netdev, macs, Element{Key: string(Key{}.Ether([6]byte{2, 0, 0, 0, 0, 1}))})
@@ -28,6 +29,9 @@ func TestForwarding(t *testing.T) {
 		NewRule(Of(IP6), Fragment(IP6), Accept()),
 		NewRule(Of(IP4), HopsAbove(IP4, 1), Forward(IP4, lo, "hosts4", Priority())),
 		NewRule(Of(IP6), HopsAbove(IP6, 1), Forward(IP6, lo, "hosts6", Priority())),
+		NewRule(Of(IP4), To(addr(IP4, 1)), ForHost(), FromEther("macs"), Forward(IP4, lo, "peers", EtherSource())),
+		NewRule(Of(IP6), To(addr(IP6, 1)), Drop()),
+		NewRule(Of(IP4), FromEther("macs"), SetSourceFrom(IP4, "peers", EtherSource()), SetDestination(addr(IP4, 2))),
 	}})
 	for i, f := range []Family{IP4, IP6} {
 		tx.SetChain(netdev, Chain{Name: f.String(), Rules: []Rule{
@@ -44,6 +48,10 @@ func TestForwarding(t *testing.T) {
 		tx.SetChain(table, Chain{Name: "forward", Hook: &Hook{Type: "filter", Point: Forwarding}, Rules: []Rule{
 			NewRule(Invalid(), Drop()),
 		}})
+		tx.SetChain(table, Chain{Name: "out", Hook: &Hook{Type: "filter", Point: Postrouting, Priority: 150}, Rules: []Rule{
+			NewRule(Tracked(), FromHere(), CopyToDestination(f), Drop()),
+			NewRule(FromHere(), Between(99), SetSource(addr(f, 8)), SetDestination(addr(f, 7))),
+		}})
 	}
 	commit(t, conn, tx)
 	listing := runNft(t, netns, "list", "ruleset")
@@ -54,6 +62,13 @@ func TestForwarding(t *testing.T) {
 		"ip frag-off & 16383 != 0 accept", "ip6 nexthdr ipv6-frag accept",
 		"ip ttl > 1 fwd ip to meta priority map @hosts4 device \"lo\"",
 		"ip6 hoplimit > 1 fwd ip6 to meta priority map @hosts6 device \"lo\"",
+		"ip daddr 10.0.0.1 meta pkttype host ether saddr @macs fwd ip to ether saddr map @peers device \"lo\"",
+		"ip6 daddr fd00::1 drop",
+		"ether saddr @macs ip saddr set ether saddr map @peers ip daddr set 10.0.0.2\n",
+		"ct state ! untracked fib saddr type local dup to ip daddr drop",
+		"ct state ! untracked fib saddr type local dup to ip6 daddr drop",
+		"fib saddr type local udp sport 99 udp dport 99 ip saddr set 10.0.0.8 ip daddr set 10.0.0.7",
+		"fib saddr type local udp sport 99 udp dport 99 ip6 saddr set fd00::8 ip6 daddr set fd00::7",
 		"ct state new tcp flags ! syn ip ttl set 5 dup to meta priority map @hosts4 device \"lo\" drop",
 		"ct state new tcp flags ! syn ip6 hoplimit set 5 dup to meta priority map @hosts6 device \"lo\" drop",
 		"\ticmp type != echo-request meta priority set jhash @th,192,32 . @th,240,16 mod 1021 seed 0x51 offset 1\n",

@@ -20,11 +20,11 @@ func openDirect(s plane.Setup, beside *nft.Conn) (plane.Part, func() *plane.Dire
 	if err != nil {
 		return plane.Part{}, nil, err
 	}
-	port := s.Config.DirectTunnel
+	port, links := s.Config.DirectTunnel, rtnl.New(s.NetNS)
 	f := layer2.New(layer2.Options{
 		Tunnel: rtnl.NewTunnel(s.NetNS, layer2.TunnelName, port), Port: port,
 		Kernel: conn, Room: conn.Room, Watch: conn.Watch, Peers: s.Peers, Self: s.Config.NodeName,
-		Neighbours: rtnl.New(s.NetNS).Neighbourhood,
+		Neighbours: links.Neighbourhood, Probe: links.Probe,
 		Failed: func(err error) {
 			s.Log.Warn("Cannot pass connections of clients outside on to other nodes, retrying", "error", err)
 		},
