@@ -8,15 +8,13 @@ import (
 	"syscall"
 
 	"github.com/mdlayher/netlink"
-	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 )
 
 const (
-	partSize    = 32 << 10 // bytes of the read buffer
-	eventBuffer = 1 << 20  // bytes of the socket buffer
+	partSize = 32 << 10 // bytes of the read buffer
 
-	nlmsgHeaderLen = 16 // of linux/netlink.h
+	nlmsgHeaderLen, attrHeaderLen = 16, 4 // of linux/netlink.h
 )
 
 // socket reads netlink messages in large parts, with one system call for each part. The methods of netlink.Conn take
@@ -40,29 +38,6 @@ func dial(netns int) (*socket, error) {
 		return nil, fmt.Errorf("open conntrack netlink: %w", err)
 	}
 	return &socket{Conn: conn, raw: raw, buf: make([]byte, partSize)}, nil
-}
-
-// subscribe opens a socket that receives the events of a multicast group that the filter program accepts.
-func subscribe(netns int, group uint32, program []bpf.Instruction) (*socket, error) {
-	s, err := dial(netns)
-	if err != nil {
-		return nil, err
-	}
-	filter, err := bpf.Assemble(program)
-	if err == nil {
-		err = s.SetBPF(filter)
-	}
-	if err == nil {
-		err = s.SetReadBuffer(eventBuffer)
-	}
-	if err == nil {
-		err = s.JoinGroup(group)
-	}
-	if err != nil {
-		_ = s.Close()
-		return nil, fmt.Errorf("subscribe to conntrack events: %w%s", err, remedy(err))
-	}
-	return s, nil
 }
 
 // query sends a request, and calls fn with each message of the answer until fn returns an error. A message is valid
