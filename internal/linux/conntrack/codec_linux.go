@@ -171,7 +171,9 @@ func decode(b []byte) (Entry, error) {
 		case uapi.CTA_STATUS:
 			return number(&e.Status, data)
 		case uapi.CTA_PROTOINFO:
-			return decodeState(data, &e)
+			return nl.Walk(data, func(_ uint16, data []byte) error { // of TCP or SCTP
+				return inside(&e.State, data, uapi.CTA_PROTOINFO_TCP_STATE) // the same number in SCTP
+			})
 		case uapi.CTA_ZONE:
 			return number(&e.Zone, data)
 		case uapi.CTA_ID:
@@ -183,90 +185,54 @@ func decode(b []byte) (Entry, error) {
 			return err
 		case uapi.CTA_COUNTERS_ORIG:
 			e.Accounted = true
-			return decodeBytes(data, &e.Sent)
+			return inside(&e.Sent, data, uapi.CTA_COUNTERS_BYTES)
 		case uapi.CTA_COUNTERS_REPLY:
-			return decodeBytes(data, &e.Received)
+			return inside(&e.Received, data, uapi.CTA_COUNTERS_BYTES)
 		}
 		return nil
 	})
 	return e, err
 }
 
-// decodeBytes decodes the byte counter of one direction.
-func decodeBytes(b []byte, n *uint64) error {
+// inside decodes the number in the attribute of a type.
+func inside[T ~uint8 | ~uint64](to *T, b []byte, want uint16) error {
 	return nl.Walk(b, func(typ uint16, data []byte) error {
-		if typ != uapi.CTA_COUNTERS_BYTES {
+		if typ != want {
 			return nil
 		}
-		return number(n, data)
-	})
-}
-
-func decodeState(b []byte, e *Entry) error {
-	return nl.Walk(b, func(typ uint16, data []byte) error {
-		if typ != uapi.CTA_PROTOINFO_TCP && typ != uapi.CTA_PROTOINFO_SCTP {
-			return nil
-		}
-		return nl.Walk(data, func(typ uint16, data []byte) error {
-			if typ != uapi.CTA_PROTOINFO_TCP_STATE { // the same number in SCTP
-				return nil
-			}
-			return number(&e.State, data)
-		})
+		return number(to, data)
 	})
 }
 
 func decodeTuple(b []byte, e *Entry, src, dst *netip.AddrPort) error {
-	var srcAddr, dstAddr netip.Addr
-	var srcPort, dstPort uint16
-	err := nl.Walk(b, func(typ uint16, data []byte) error {
-		switch typ {
-		case uapi.CTA_TUPLE_IP:
-			return decodeAddrs(data, &srcAddr, &dstAddr)
-		case uapi.CTA_TUPLE_PROTO:
-			return decodePorts(data, e, &srcPort, &dstPort)
-		case ctaTupleZone:
-			// The zone of the reply direction does not identify an entry.
-			if src == &e.OrigSrc {
+	const ip, proto = uapi.CTA_TUPLE_IP << 8, uapi.CTA_TUPLE_PROTO << 8
+	var addrs [2]netip.Addr // source, destination
+	var ports [2]uint16
+	err := nl.Walk(b, func(in uint16, data []byte) error {
+		if in != uapi.CTA_TUPLE_IP && in != uapi.CTA_TUPLE_PROTO {
+			if in == ctaTupleZone && src == &e.OrigSrc { // that of the reply direction does not identify an entry
 				return number(&e.Zone, data)
 			}
+			return nil
 		}
-		return nil
+		return nl.Walk(data, func(typ uint16, data []byte) (err error) {
+			switch in<<8 | typ {
+			case ip | uapi.CTA_IP_V4_SRC, ip | uapi.CTA_IP_V6_SRC:
+				err = addrs[0].UnmarshalBinary(data)
+			case ip | uapi.CTA_IP_V4_DST, ip | uapi.CTA_IP_V6_DST:
+				err = addrs[1].UnmarshalBinary(data)
+			case proto | uapi.CTA_PROTO_NUM:
+				err = number(&e.Protocol, data)
+			case proto | uapi.CTA_PROTO_SRC_PORT:
+				err = number(&ports[0], data)
+			case proto | uapi.CTA_PROTO_DST_PORT:
+				err = number(&ports[1], data)
+			}
+			return err
+		})
 	})
-	*src = netip.AddrPortFrom(srcAddr, srcPort)
-	*dst = netip.AddrPortFrom(dstAddr, dstPort)
+	*src, *dst = netip.AddrPortFrom(addrs[0], ports[0]), netip.AddrPortFrom(addrs[1], ports[1])
 	return err
-}
-
-// decodeAddrs needs no family: the four types differ.
-func decodeAddrs(b []byte, src, dst *netip.Addr) error {
-	return nl.Walk(b, func(typ uint16, data []byte) error {
-		a, ok := netip.AddrFromSlice(data)
-		if !ok {
-			return errShort
-		}
-		switch typ {
-		case uapi.CTA_IP_V4_SRC, uapi.CTA_IP_V6_SRC:
-			*src = a
-		case uapi.CTA_IP_V4_DST, uapi.CTA_IP_V6_DST:
-			*dst = a
-		}
-		return nil
-	})
-}
-
-func decodePorts(b []byte, e *Entry, src, dst *uint16) error {
-	return nl.Walk(b, func(typ uint16, data []byte) error {
-		switch typ {
-		case uapi.CTA_PROTO_NUM:
-			return number(&e.Protocol, data)
-		case uapi.CTA_PROTO_SRC_PORT:
-			return number(src, data)
-		case uapi.CTA_PROTO_DST_PORT:
-			return number(dst, data)
-		}
-		return nil
-	})
 }
 
 // number decodes an unsigned number in network byte order.
