@@ -11,7 +11,6 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/eject/watch"
 	"github.com/sluice-proxy/sluice/internal/event"
-	"github.com/sluice-proxy/sluice/internal/linux/conntrack"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/process"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -22,18 +21,14 @@ import (
 // maxEjections bounds the file of ejected backends, in bytes.
 const maxEjections = 16 << 20
 
-// assembleEjection creates the part that ejects backends whose connections fail.
-func (d *daemon) assembleEjection() error {
+// assembleEjection creates the part that ejects backends whose connections fail, if this system has conntrack.
+func (d *daemon) assembleEjection() {
 	if d.o.Config.Ejection.On() && !d.o.converter().Ejects {
 		d.o.Log.Warn("--ejection has no effect in this mode: endpoints are never ejected",
 			"mode", d.o.kind().Facts.Name)
 	}
-	table, err := conntrack.Open(d.o.NetNS)
-	if errors.Is(err, errors.ErrUnsupported) {
-		return nil
-	}
-	if err != nil {
-		return err
+	if d.table == nil {
+		return
 	}
 	before := d.before.Ejections
 	if before == nil {
@@ -48,13 +43,12 @@ func (d *daemon) assembleEjection() error {
 		Summary: func(_ event.Group, p route.Problem) { d.record(event.Ejected(p)) },
 	})
 	d.ejection = watch.New(watch.Options{
-		Table: table, Shares: d.store.SetShares, Direct: d.untranslated(), Before: before, CPU: process.ThreadTime,
+		Table: d.table, Shares: d.store.SetShares, Direct: d.untranslated(), Before: before, CPU: process.ThreadTime,
 		Changed: d.ejected, Save: d.saveEjections,
 		Failed: func(err error) {
 			d.o.Log.Warn("Cannot read conntrack: endpoints are not ejected", "error", err)
 		},
 	})
-	return nil
 }
 
 // untranslated reports whether connections may reach backends without a translation in conntrack.

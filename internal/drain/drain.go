@@ -52,7 +52,7 @@ type Result struct {
 
 // Options for NewWaits.
 type Options struct {
-	Table    Table // nil: the system has no conntrack
+	Table    Table
 	Timeouts func() (Timeouts, error)
 	Local    func(context.Context) ([]netip.Addr, error) // addresses of this node
 }

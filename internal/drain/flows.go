@@ -119,7 +119,8 @@ func (f *flows) report() (list []Flow) {
 	for _, fl := range f.live.flows[:min(len(f.live.flows), maxReported)] {
 		e := fl.entry
 		out := Flow{
-			Protocol: cluster.Protocol(e.Protocol).String(), Client: e.OrigSrc, To: e.OrigDst, Backend: e.ReplySrc, Since: fl.since,
+			Protocol: cluster.Protocol(e.Protocol).String(), Client: e.OrigSrc, To: e.OrigDst, Backend: e.ReplySrc,
+			Since: fl.since,
 		}
 		if e.Protocol == conntrack.UDP {
 			out.Idle = new(f.idle(e).Seconds())

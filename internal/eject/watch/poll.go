@@ -19,7 +19,6 @@ import (
 func (p *Part) Run(ctx context.Context) error {
 	runtime.LockOSThread() // Options.CPU measures the thread
 	defer runtime.UnlockOSThread()
-	defer func() { _ = p.opt.Table.Close() }() // nothing is written
 	due, windowEnd := time.NewTimer(period), time.NewTimer(time.Hour)
 	defer due.Stop()
 	defer windowEnd.Stop()

@@ -33,12 +33,11 @@ type Table interface {
 	Each(ctx context.Context, f conntrack.Filter, fn func(conntrack.Entry) error) error
 	Get(ctx context.Context, e conntrack.Entry) (conntrack.Entry, bool, error)
 	SubscribeRefused(ctx context.Context) (func() ([]conntrack.Entry, error), error)
-	Close() error
 }
 
 // Options for New.
 type Options struct {
-	Table  Table                              // Run closes it
+	Table  Table
 	Shares func(cluster.Name, cluster.Shares) // cluster.Store.SetShares
 	Direct bool                               // clients may connect to backends without DNAT
 	Before Saved                              // state of an earlier run

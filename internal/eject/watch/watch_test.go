@@ -80,8 +80,6 @@ func (f *table) SubscribeRefused(context.Context) (func() ([]conntrack.Entry, er
 	}, nil
 }
 
-func (f *table) Close() error { return nil }
-
 // connect adds a connection of a client to a backend through a frontend, and returns its ID.
 func (f *table) connect(client int, to, backend string, status conntrack.Status) uint32 {
 	f.mu.Lock()
