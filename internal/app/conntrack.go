@@ -7,17 +7,8 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/address"
 	"github.com/sluice-proxy/sluice/internal/drain"
-	"github.com/sluice-proxy/sluice/internal/linux/conntrack"
 	"github.com/sluice-proxy/sluice/internal/linux/sysctl"
 )
-
-// openTable opens the connection tracking table, if this system has one.
-func (d *daemon) openTable() (err error) {
-	if d.table, err = conntrack.Open(d.o.NetNS); errors.Is(err, errors.ErrUnsupported) {
-		return nil
-	}
-	return err
-}
 
 // assembleDrains creates the Waits of the daemon, if this system has conntrack.
 func (d *daemon) assembleDrains() {
@@ -51,12 +42,4 @@ func (d *daemon) timeouts() (t drain.Timeouts, err error) {
 		*to = time.Duration(seconds) * time.Second
 	}
 	return t, err
-}
-
-// drainWaits returns how many waits run.
-func (d *daemon) drainWaits() int {
-	if d.drains == nil {
-		return 0
-	}
-	return len(d.drains.Running())
 }

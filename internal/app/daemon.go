@@ -140,7 +140,7 @@ func (d *daemon) assemble(ctx context.Context) error {
 			o.Log.Info("The health check port of a Service is open now", "service", service.String(), "port", port)
 		},
 	})
-	if err = d.openTable(); err != nil {
+	if d.table, err = conntrack.Open(o.NetNS); err != nil && !errors.Is(err, errors.ErrUnsupported) {
 		return err
 	}
 	d.assembleEjection()

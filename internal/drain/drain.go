@@ -178,12 +178,9 @@ func (w *wait) isProbe(e conntrack.Entry) bool {
 
 // pause waits for d. It returns false at once if the context ends first.
 func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
 	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
+	case <-time.After(d):
 	}
+	return ctx.Err() == nil
 }

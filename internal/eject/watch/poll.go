@@ -22,7 +22,7 @@ func (p *Part) Run(ctx context.Context) error {
 	due, windowEnd := time.NewTimer(period), time.NewTimer(time.Hour)
 	defer due.Stop()
 	defer windowEnd.Stop()
-	last, pace := "", newPacer()
+	last, pace := "", &pacer{left: credit}
 	for {
 		polls := false
 		select {
@@ -331,7 +331,7 @@ func (p *Part) decide(q *port, now time.Time) (ejections []Change, changed bool)
 		switch {
 		case after.Phase == before.Phase, after.Phase == eject.In:
 		case after.Phase == eject.Trial && q.subjects[b] != nil:
-			q.subjects[b].restart()
+			q.subjects[b].Record, q.subjects[b].open = eject.Record{}, nil // it keeps the listing of answered connections
 		default:
 			delete(q.subjects, b) // the next phase starts without evidence
 		}
