@@ -81,12 +81,6 @@ func (x *exchange) message(typ, flags uint16, header [nfgenHeader]byte) {
 	x.request = append(b, header[:]...)
 }
 
-// acknowledge requests an answer to the last message.
-func (x *exchange) acknowledge() {
-	flags := x.request[x.last+6:]
-	binary.NativeEndian.PutUint16(flags, binary.NativeEndian.Uint16(flags)|unix.NLM_F_ACK)
-}
-
 // end stores the length of the last message.
 func (x *exchange) end() {
 	if len(x.request) > 0 {
