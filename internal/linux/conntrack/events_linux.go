@@ -11,6 +11,8 @@ import (
 	uapi "github.com/vishvananda/netlink/nl"
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/linux/nl"
 )
 
 // subscription selects events.
@@ -92,7 +94,7 @@ func (t *Table) subscribe(ctx context.Context, s subscription) (func() ([]Entry,
 	context.AfterFunc(ctx, func() { _ = sock.Close() })
 	return func() (entries []Entry, err error) {
 		for len(entries) < s.limit {
-			part, err := sock.next()
+			part, err := sock.Next()
 			switch {
 			case errors.Is(err, unix.EAGAIN):
 				return entries, nil
@@ -101,7 +103,7 @@ func (t *Table) subscribe(ctx context.Context, s subscription) (func() ([]Entry,
 			case err != nil:
 				return entries, fmt.Errorf("receive conntrack events: %w", err)
 			}
-			for m := range messages(part) {
+			for m := range nl.Messages(part) {
 				if e, err := decode(m.Data); err == nil && s.keep(e) {
 					entries = append(entries, e)
 				}

@@ -10,6 +10,8 @@ import (
 	"github.com/google/nftables"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/linux/nl"
 )
 
 // Conn reads and writes nf_tables of one network namespace. Only Watch may run beside another method.
@@ -42,7 +44,7 @@ const (
 
 // Open opens a Conn. No privilege is needed until it is used.
 func Open(opt Options) (*Conn, error) {
-	c := &Conn{netns: opt.NetNS, own: &Own{}, buffer: bufferSize, x: newExchange()}
+	c := &Conn{netns: opt.NetNS, own: &Own{}, buffer: bufferSize, x: &exchange{large: large}}
 	if opt.Beside != nil {
 		c.own = opt.Beside.own
 	}
@@ -75,11 +77,10 @@ func (c *Conn) configure(sock *netlink.Conn) error {
 	if err := sock.SetReadBuffer(c.buffer); err != nil {
 		return fmt.Errorf("size netlink receive buffer: %w", err)
 	}
-	raw, err := sock.SyscallConn()
-	if err != nil {
-		return fmt.Errorf("reach netlink socket: %w", err)
+	var err error
+	if c.x.sock, err = nl.NewSocket(sock); err != nil {
+		return err
 	}
-	c.x.raw = raw
 	size, err := sock.WriteBuffer()
 	if err != nil {
 		return fmt.Errorf("read size of netlink send buffer: %w", err)
