@@ -310,17 +310,14 @@ func (o Options) takeover() takeover.Options {
 func kubeProxyAddress(c *config.Config) string {
 	at := c.Metrics
 	if at.IsValid() && at.Addr().IsUnspecified() {
-		at = netip.AddrPortFrom(loopback(at.Addr()), at.Port())
+		local := netip.IPv6Loopback()
+		if at.Addr().Is4() {
+			local = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+		}
+		at = netip.AddrPortFrom(local, at.Port())
 	}
 	if !at.IsValid() {
 		return ""
 	}
 	return at.String()
-}
-
-func loopback(of netip.Addr) netip.Addr {
-	if of.Is4() {
-		return netip.AddrFrom4([4]byte{127, 0, 0, 1})
-	}
-	return netip.IPv6Loopback()
 }

@@ -83,10 +83,8 @@ func (m *Meter) read(ctx context.Context, routes *route.Snapshot) (r Reading, er
 func (m *Meter) count(p *route.Port, id route.PortID, all plane.Counted, failed map[plane.Target]plane.Failed) {
 	now, counted := all[id]
 	s := m.ports[bothFamilies(id)]
-	if s == nil && counted {
-		s = m.of(id)
-	}
 	if counted {
+		s = m.of(id)
 		s.count(id.Family, now.Traffic)
 	}
 	if len(failed) > 0 {

@@ -234,7 +234,7 @@ func (p *Part) Counts() Counts {
 	c := Counts{Ejections: p.ejected}
 	for q := range p.active {
 		for _, s := range q.States {
-			if s.Phase == eject.Ejected || s.Phase == eject.Trial {
+			if s.Out() {
 				c.Ejected++
 			}
 		}

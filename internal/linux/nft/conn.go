@@ -71,19 +71,16 @@ func (c *Conn) dial() error {
 // sent in one piece, and reads the size back: without privilege the kernel grants less.
 func (c *Conn) configure(sock *netlink.Conn) error {
 	c.sock = sock
-	if err := sock.SetWriteBuffer(c.buffer); err != nil {
-		return fmt.Errorf("size netlink send buffer: %w", err)
+	size := 0
+	err := errors.Join(sock.SetWriteBuffer(c.buffer), sock.SetReadBuffer(c.buffer))
+	if err == nil {
+		size, err = sock.WriteBuffer()
 	}
-	if err := sock.SetReadBuffer(c.buffer); err != nil {
-		return fmt.Errorf("size netlink receive buffer: %w", err)
+	if err != nil {
+		return fmt.Errorf("size netlink buffers: %w", err)
 	}
-	var err error
 	if c.x.sock, err = nl.NewSocket(sock); err != nil {
 		return err
-	}
-	size, err := sock.WriteBuffer()
-	if err != nil {
-		return fmt.Errorf("read size of netlink send buffer: %w", err)
 	}
 	c.room = size * 3 / 4
 	c.own.add(sock.PID())
