@@ -176,15 +176,9 @@ func (f Flows) plus(o Flows) Flows {
 // destination is a backend counts for the first Service, by name, that has the backend: conntrack does not have the
 // Service.
 func (f *flows) find(e conntrack.Entry) (port int32, backend bool) {
-	protocol, family := cluster.Protocol(e.Protocol), route.FamilyOf(e.OrigDst.Addr())
+	protocol := cluster.Protocol(e.Protocol)
 	if e.Translated() || e.ReplySrc != e.OrigDst {
-		key := route.Key{Family: family, Protocol: protocol, Port: e.OrigDst.Port(), Addr: e.OrigDst.Addr()}
-		at, known := f.fronts[key]
-		if !known {
-			key.Addr = netip.Addr{} // a node port
-			at, known = f.fronts[key]
-		}
-		if known {
+		if at, known := route.Find(f.fronts, protocol, e.OrigDst); known {
 			return at, f.tracking != plane.Relayed
 		}
 		return noPort, false

@@ -112,14 +112,7 @@ func (p *Part) portsOf(e conntrack.Entry) []*port {
 		}
 		return nil
 	}
-	key := route.Key{
-		Family: route.FamilyOf(e.OrigDst.Addr()), Protocol: cluster.TCP, Port: e.OrigDst.Port(), Addr: e.OrigDst.Addr(),
-	}
-	q := p.fronts[key]
-	if q == nil {
-		key.Addr = netip.Addr{} // a node port
-		q = p.fronts[key]
-	}
+	q, _ := route.Find(p.fronts, cluster.TCP, e.OrigDst)
 	if slices.Contains(p.backends[e.ReplySrc], q) {
 		return []*port{q}
 	}
