@@ -62,18 +62,13 @@ func (l *Listing) Share(entries uint64) float64 {
 	return float64(entries) / float64(l.Entries)
 }
 
-// Services returns the number of entries of each Service.
-func (l *Listing) Services() map[cluster.Name]uint64 {
+// Heaviest returns the Service with the most entries. entries is 0 if there is none.
+func (l *Listing) Heaviest() (name cluster.Name, entries uint64) {
 	all := map[cluster.Name]uint64{}
 	for id, flows := range l.Ports {
 		all[id.Service] += flows.Entries
 	}
-	return all
-}
-
-// Heaviest returns the Service with the most entries. entries is 0 if there is none.
-func (l *Listing) Heaviest() (name cluster.Name, entries uint64) {
-	for service, n := range l.Services() {
+	for service, n := range all {
 		if n > entries || n == entries && service.Compare(name) < 0 {
 			name, entries = service, n
 		}

@@ -33,8 +33,10 @@ type Meter struct {
 	mu     sync.Mutex
 	ports  map[route.PortID]*sums // the Family of the keys is 0: both families
 	failed map[plane.Target]plane.Failed
-	others others
+	others counters // of the ports without a series
 	reads  uint64
+
+	scraped bool // there was a scrape
 }
 
 // NewMeter returns a Meter whose sums are 0.
