@@ -23,6 +23,7 @@ import (
 	"github.com/sluice-proxy/sluice/internal/health"
 	serviceports "github.com/sluice-proxy/sluice/internal/health/nodeport"
 	"github.com/sluice-proxy/sluice/internal/host"
+	"github.com/sluice-proxy/sluice/internal/linux/conntrack"
 	"github.com/sluice-proxy/sluice/internal/metrics"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/plane/sizes"
@@ -59,13 +60,14 @@ type daemon struct {
 	ejections *event.Digest
 	health    *health.Tracker
 	ports     *serviceports.Follower
-	ejection  *watch.Part // nil: this system has no table of connections
+	table     *conntrack.Table // nil: this system has none
+	ejection  *watch.Part      // nil: there is no table
 	host      *host.Host
 	takeover  *takeover.Controller
 	reload    *reload.Reloader
 	inspect   *inspect.Inspector
-	drains    *drain.Waits    // nil: this system has no table of connections
-	flows     *traffic.Lister // nil: there is no conntrack
+	drains    *drain.Waits    // nil: there is no table
+	flows     *traffic.Lister // nil: there is no table, or it has no connections to Services
 	meter     *traffic.Meter
 
 	healthz, diagnostics, draining *web.Server
@@ -138,9 +140,10 @@ func (d *daemon) assemble(ctx context.Context) error {
 			o.Log.Info("The health check port of a Service is open now", "service", service.String(), "port", port)
 		},
 	})
-	if err = d.assembleEjection(); err != nil {
+	if d.table, err = conntrack.Open(o.NetNS); err != nil && !errors.Is(err, errors.ErrUnsupported) {
 		return err
 	}
+	d.assembleEjection()
 	d.assembleNode()
 	other := o.takeover()
 	other.Ours, other.Others = mechanisms(d.plane.KubeProxyRules), leftovers(o)
@@ -148,19 +151,17 @@ func (d *daemon) assemble(ctx context.Context) error {
 	other.RecordLeft = func(note string) { d.record(event.KubeProxyRulesLeft(note)) }
 	d.takeover = takeover.New(other, d.inForce)
 	d.reload = d.newReloader()
-	if err := d.assembleDrains(); err != nil {
-		return err
-	}
+	d.assembleDrains()
 	d.openTraffic()
 	asked := inspect.Options{
 		Loop: d.node.Loop(), Store: d.store, History: d.history, Sizes: d.sizes.Sizes, Status: d.status, Diff: d.diff,
 		Plan: d.plan, Settings: inspect.Settings{Configuration: o.Config.Effective(), Flags: o.Flags}, Opened: *d.plane,
 		Selector: convert.Selector,
 		Local:    address.New(address.Options{NetNS: o.NetNS}).List, Plane: d.facts(),
-		Meter: d.meter, Flows: d.listings(),
+		Meter: d.meter, Drain: d.drains,
 	}
-	if d.drains != nil {
-		asked.Drain = d.drains
+	if d.flows != nil {
+		asked.Flows = d.flows
 	}
 	d.inspect = inspect.New(asked)
 	d.assembleServers()
@@ -218,6 +219,9 @@ func (d *daemon) contested(c proxy.Contest) {
 // run runs all parts until the context ends or one of them returns. It answers commands
 // until no more rules are written.
 func (d *daemon) run(ctx context.Context) error {
+	if d.table != nil {
+		defer func() { _ = d.table.Close() }() // nothing was written
+	}
 	if !d.o.Config.Unprivileged() {
 		if err := d.host.Configure(d.o.Config); err != nil {
 			d.o.Log.Warn("Cannot apply all host settings; Services are still served", "error", err)
@@ -306,17 +310,14 @@ func (o Options) takeover() takeover.Options {
 func kubeProxyAddress(c *config.Config) string {
 	at := c.Metrics
 	if at.IsValid() && at.Addr().IsUnspecified() {
-		at = netip.AddrPortFrom(loopback(at.Addr()), at.Port())
+		local := netip.IPv6Loopback()
+		if at.Addr().Is4() {
+			local = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+		}
+		at = netip.AddrPortFrom(local, at.Port())
 	}
 	if !at.IsValid() {
 		return ""
 	}
 	return at.String()
-}
-
-func loopback(of netip.Addr) netip.Addr {
-	if of.Is4() {
-		return netip.AddrFrom4([4]byte{127, 0, 0, 1})
-	}
-	return netip.IPv6Loopback()
 }

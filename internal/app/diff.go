@@ -90,12 +90,9 @@ func (d differ) once(ctx context.Context) (plan plane.Plan, sure bool, err error
 
 // rest waits; the error is that of a context that ended.
 func rest(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
 	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
+	case <-time.After(d):
 	}
+	return ctx.Err()
 }

@@ -4,14 +4,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/eject/watch"
 	"github.com/sluice-proxy/sluice/internal/event"
-	"github.com/sluice-proxy/sluice/internal/linux/conntrack"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/process"
 	"github.com/sluice-proxy/sluice/internal/route"
@@ -19,25 +17,21 @@ import (
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
-// maxEjections bounds the file of ejected backends, in bytes.
-const maxEjections = 16 << 20
-
-// assembleEjection creates the part that ejects backends whose connections fail.
-func (d *daemon) assembleEjection() error {
+// assembleEjection creates the part that ejects backends whose connections fail, if this system has conntrack.
+func (d *daemon) assembleEjection() {
 	if d.o.Config.Ejection.On() && !d.o.converter().Ejects {
 		d.o.Log.Warn("--ejection has no effect in this mode: endpoints are never ejected",
 			"mode", d.o.kind().Facts.Name)
 	}
-	table, err := conntrack.Open(d.o.NetNS)
-	if errors.Is(err, errors.ErrUnsupported) {
-		return nil
+	if d.table == nil {
+		return
 	}
-	if err != nil {
-		return err
+	path, before := "", d.before.Ejections // without a control socket there is no file
+	if d.held != nil {
+		path = d.held.Beside("ejected")
 	}
-	before := d.before.Ejections
 	if before == nil {
-		before = d.loadEjections()
+		before = d.loadEjections(path)
 	}
 	d.ejections = event.NewDigest(event.DigestOptions{
 		Report: func(problems []route.Problem) {
@@ -48,18 +42,13 @@ func (d *daemon) assembleEjection() error {
 		Summary: func(_ event.Group, p route.Problem) { d.record(event.Ejected(p)) },
 	})
 	d.ejection = watch.New(watch.Options{
-		Table: table, Shares: d.store.SetShares, Direct: d.untranslated(), Before: before, CPU: process.ThreadTime,
-		Changed: d.ejected, Save: d.saveEjections,
+		Direct: d.plane.Tracking == plane.Untranslated || d.plane.Tracking == plane.Relayed,
+		Table:  d.table, Shares: d.store.SetShares, Before: before, CPU: process.ThreadTime,
+		Changed: d.ejected, Save: func(s watch.Saved) { d.saveEjections(path, s) },
 		Failed: func(err error) {
 			d.o.Log.Warn("Cannot read conntrack: endpoints are not ejected", "error", err)
 		},
 	})
-	return nil
-}
-
-// untranslated reports whether connections may reach backends without a translation in conntrack.
-func (d *daemon) untranslated() bool {
-	return d.plane.Tracking == plane.Untranslated || d.plane.Tracking == plane.Relayed
 }
 
 // ejected logs that a backend was ejected, and records an Event.
@@ -74,23 +63,14 @@ func (d *daemon) ejected(c watch.Change) {
 	}})
 }
 
-// ejectionFile returns the path of the file of ejected backends; empty without a control socket.
-func (d *daemon) ejectionFile() string {
-	if d.held == nil {
-		return ""
-	}
-	return d.held.Beside("ejected")
-}
-
 // loadEjections returns the ejections that an earlier process saved.
-func (d *daemon) loadEjections() (saved watch.Saved) {
-	path := d.ejectionFile()
-	if path == "" {
-		return nil
-	}
-	err := readJSON(path, &saved)
+func (d *daemon) loadEjections(path string) (saved watch.Saved) {
+	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
+	}
+	if err == nil {
+		err = json.Unmarshal(data, &saved)
 	}
 	if err != nil {
 		d.o.Log.Warn("Cannot read the file of ejected endpoints; all endpoints get connections", "file", path, "error", err)
@@ -99,34 +79,19 @@ func (d *daemon) loadEjections() (saved watch.Saved) {
 	return saved.Valid(time.Now())
 }
 
-func readJSON(path string, into any) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = f.Close() }() // nothing was written
-	return json.NewDecoder(io.LimitReader(f, maxEjections)).Decode(into)
-}
-
-// saveEjections replaces the file. Without a place for it, only a new run in this process learns the state.
-func (d *daemon) saveEjections(saved watch.Saved) {
-	path := d.ejectionFile()
+// saveEjections replaces the file atomically. Without a place for it, only a new run in this process learns the state.
+func (d *daemon) saveEjections(path string, saved watch.Saved) {
 	if path == "" {
 		return
 	}
-	if err := writeJSON(path, saved); err != nil && !d.unsaved.Swap(true) {
+	data, err := json.Marshal(saved)
+	if err == nil {
+		err = os.WriteFile(path+".new", data, 0o600)
+	}
+	if err == nil {
+		err = os.Rename(path+".new", path)
+	}
+	if err != nil && !d.unsaved.Swap(true) {
 		d.o.Log.Warn("A restart will forget which endpoints are ejected", "error", fmt.Errorf("write %s: %w", path, err))
 	}
-}
-
-// writeJSON replaces a file atomically.
-func writeJSON(path string, from any) error {
-	data, err := json.Marshal(from)
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(path+".new", data, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(path+".new", path)
 }

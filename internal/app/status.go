@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/answer/inspect"
+	"github.com/sluice-proxy/sluice/internal/drain"
 	"github.com/sluice-proxy/sluice/internal/eject/watch"
 	"github.com/sluice-proxy/sluice/internal/host"
 	"github.com/sluice-proxy/sluice/internal/metrics"
@@ -22,7 +23,7 @@ func (d *daemon) status(context.Context) inspect.Status {
 		Version: d.o.Version, PID: os.Getpid(), Since: d.started,
 		Health:        d.health.Verdict().Summary(),
 		Mode:          d.mode(),
-		Source:        d.sourceStatus(),
+		Source:        inspect.Source{Kind: "API server", State: d.source.State()},
 		Contest:       d.node.Loop().Contest(),
 		Families:      text.Strings(d.families),
 		KubeProxy:     d.takeover.State().Beside(),
@@ -30,6 +31,9 @@ func (d *daemon) status(context.Context) inspect.Status {
 		Configuration: configuration(d.reload.State(), d.o.Warnings),
 		Direct:        d.direct(),
 		Servers:       []web.State{d.healthz.State(), d.diagnostics.State()},
+	}
+	if len(d.o.Config.Manifests) > 0 {
+		s.Source.Kind = "manifests"
 	}
 	if d.o.Config.Drain.IsValid() {
 		s.Servers = append(s.Servers, d.draining.State())
@@ -63,14 +67,6 @@ func (d *daemon) mode() inspect.Mode {
 	return m
 }
 
-func (d *daemon) sourceStatus() inspect.Source {
-	kind := "API server"
-	if len(d.o.Config.Manifests) > 0 {
-		kind = "manifests"
-	}
-	return inspect.Source{Kind: kind, State: d.source.State()}
-}
-
 func configuration(s reload.State, warnings []string) inspect.Configuration {
 	c := inspect.Configuration{File: s.File, Loaded: s.LoadedAt, Due: s.Due, Reloads: s.Count.Accepted, Warnings: warnings}
 	if s.Refused != nil {
@@ -93,8 +89,9 @@ const answerTime = 10 * time.Second
 // readings returns the values that a scrape of the metrics reads.
 func (d *daemon) readings() metrics.Readings {
 	var ejected watch.Counts
-	if d.ejection != nil {
-		ejected = d.ejection.Counts()
+	var waits []drain.Running
+	if d.table != nil {
+		ejected, waits = d.ejection.Counts(), d.drains.Running()
 	}
 	return metrics.Readings{
 		Ejections: ejected.Ejections, Ejected: ejected.Ejected,
@@ -108,7 +105,7 @@ func (d *daemon) readings() metrics.Readings {
 		Takeover:           d.takeover.State(),
 		HealthPortFailures: len(d.ports.Failing()),
 		HostSettingsFailed: len(slices.DeleteFunc(d.host.Effects(), func(e host.Effect) bool { return e.Err == nil })),
-		DrainWaits:         d.drainWaits(),
+		DrainWaits:         len(waits),
 		Contest:            d.node.Loop().Contest(),
 		Traffic:            d.traffic(),
 	}

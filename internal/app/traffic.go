@@ -2,10 +2,9 @@ package app
 
 import (
 	"context"
+	"errors"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/answer/inspect"
-	"github.com/sluice-proxy/sluice/internal/linux/conntrack"
 	"github.com/sluice-proxy/sluice/internal/metrics"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/traffic"
@@ -17,12 +16,11 @@ func (d *daemon) openTraffic() {
 	if d.plane.Tracking == plane.Untracked {
 		return
 	}
-	table, err := conntrack.Open(d.o.NetNS)
-	if err != nil {
-		d.o.Log.Warn("Live connections are not known", "error", err)
+	if d.table == nil {
+		d.o.Log.Warn("Live connections are not known", "error", errors.ErrUnsupported)
 		return
 	}
-	d.flows = traffic.NewLister(table, d.plane.Tracking)
+	d.flows = traffic.NewLister(d.table, d.plane.Tracking)
 }
 
 // failed returns a function that returns how many connections to each backend failed; nil: that is not known, or the
@@ -32,14 +30,6 @@ func (d *daemon) failed() func() map[plane.Target]plane.Failed {
 		return nil
 	}
 	return d.ejection.Failed
-}
-
-// listings returns the listings of conntrack; nil: there is none.
-func (d *daemon) listings() inspect.Flows {
-	if d.flows == nil {
-		return nil
-	}
-	return d.flows
 }
 
 // Bounds of what a scrape of the metrics waits for.

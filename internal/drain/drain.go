@@ -52,7 +52,7 @@ type Result struct {
 
 // Options for NewWaits.
 type Options struct {
-	Table    Table // nil: the system has no conntrack
+	Table    Table
 	Timeouts func() (Timeouts, error)
 	Local    func(context.Context) ([]netip.Addr, error) // addresses of this node
 }
@@ -178,12 +178,9 @@ func (w *wait) isProbe(e conntrack.Entry) bool {
 
 // pause waits for d. It returns false at once if the context ends first.
 func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
 	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
+	case <-time.After(d):
 	}
+	return ctx.Err() == nil
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/linux/conntrack"
 )
 
@@ -15,15 +16,13 @@ type Timeouts struct{ New, Stream time.Duration }
 
 // Flow is a connection or a UDP flow to a pod.
 type Flow struct {
-	Protocol uint8 // IANA number
-	Client   netip.AddrPort
-	To       netip.AddrPort // destination of the client's packets: a Service or the pod
-	Pod      netip.AddrPort
-
-	Since     time.Time     // when the wait found the flow, which may be older
-	Idle      time.Duration // since its last packet; 0 for TCP and SCTP, because conntrack does not record it
-	Bytes     uint64        // in both directions
-	Accounted bool          // conntrack counts bytes
+	Protocol string         `json:"protocol"`
+	Client   netip.AddrPort `json:"client"`
+	To       netip.AddrPort `json:"to"` // destination of the client's packets: a Service or the pod
+	Backend  netip.AddrPort `json:"backend"`
+	Since    time.Time      `json:"since"`                 // when the wait found the flow, which may be older
+	Idle     *float64       `json:"idleSeconds,omitempty"` // since the last packet of a UDP flow
+	Bytes    *uint64        `json:"bytes,omitempty"`       // in both directions, if conntrack counts them
 }
 
 const (
@@ -101,11 +100,8 @@ func (f *flows) sampleOf(e conntrack.Entry) *sample {
 	return nil
 }
 
-// idle returns the time since the last packet of a UDP flow; 0 for other protocols.
+// idle returns the time since the last packet of a UDP flow.
 func (f *flows) idle(e conntrack.Entry) time.Duration {
-	if e.Protocol != conntrack.UDP {
-		return 0
-	}
 	timeout := f.udp.New
 	if e.Status&conntrack.Assured != 0 {
 		timeout = f.udp.Stream
@@ -122,10 +118,17 @@ func (f *flows) incomplete(now time.Time) bool {
 func (f *flows) report() (list []Flow) {
 	for _, fl := range f.live.flows[:min(len(f.live.flows), maxReported)] {
 		e := fl.entry
-		list = append(list, Flow{
-			Protocol: e.Protocol, Client: e.OrigSrc, To: e.OrigDst, Pod: e.ReplySrc, Since: fl.since, Idle: f.idle(e),
-			Bytes: e.Sent + e.Received, Accounted: e.Accounted,
-		})
+		out := Flow{
+			Protocol: cluster.Protocol(e.Protocol).String(), Client: e.OrigSrc, To: e.OrigDst, Backend: e.ReplySrc,
+			Since: fl.since,
+		}
+		if e.Protocol == conntrack.UDP {
+			out.Idle = new(f.idle(e).Seconds())
+		}
+		if e.Accounted {
+			out.Bytes = new(e.Sent + e.Received)
+		}
+		list = append(list, out)
 	}
 	slices.SortFunc(list, func(a, b Flow) int { return a.Client.Compare(b.Client) })
 	return list

@@ -89,10 +89,7 @@ func (l *lister) serve(ctx context.Context) {
 		r.found.listed = began
 		for _, addr := range r.pod {
 			pods[addr] = append(pods[addr], r.found)
-			f := conntrack.Filter{Family: conntrack.IPv4, ReplySrc: netip.AddrPortFrom(addr, 0)}
-			if addr.Is6() {
-				f.Family = conntrack.IPv6
-			}
+			f := conntrack.Filter{Family: conntrack.FamilyOf(addr), ReplySrc: netip.AddrPortFrom(addr, 0)}
 			if other, several := filters[f.Family]; several && other != f {
 				f.ReplySrc = netip.AddrPort{}
 			}

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
@@ -43,10 +42,10 @@ func (p Pod) String() string {
 
 // Running is a wait that runs.
 type Running struct {
-	Pod   Pod
-	Since time.Time
-	Until time.Time // its deadline
-	Live  int       // live flows at the last poll
+	Pod   string    `json:"pod"`
+	Since time.Time `json:"since"`
+	Until time.Time `json:"until"`           // its deadline
+	Live  int       `json:"liveConnections"` // at the last poll
 }
 
 // Outcome is the outcome of a wait, and the value of the label in metrics.
@@ -66,40 +65,38 @@ type Waits struct {
 	ended  func(Outcome, time.Duration)
 
 	mu      sync.Mutex
-	running map[*running]struct{}
-}
-
-type running struct {
-	pod          Pod
-	since, until time.Time
-	live         atomic.Int64
+	running map[*Running]bool
 }
 
 // NewWaits returns Waits. It calls ended with the outcome and the duration of each wait.
 func NewWaits(o Options, ended func(Outcome, time.Duration)) *Waits {
-	return &Waits{opt: o, lister: newLister(o.Table), ended: ended, running: map[*running]struct{}{}}
+	return &Waits{opt: o, lister: newLister(o.Table), ended: ended, running: map[*Running]bool{}}
 }
 
 // Wait blocks until the pod is drained, the limit (at most MaxWait) has passed, or the context ends. It returns
 // ErrTooMany if too many waits run.
 func (w *Waits) Wait(ctx context.Context, pod Pod, limit time.Duration) (Result, error) {
 	now := time.Now()
-	r := &running{pod: pod, since: now, until: now.Add(min(limit, MaxWait))}
+	r := &Running{Pod: pod.String(), Since: now, Until: now.Add(min(limit, MaxWait))}
 	w.mu.Lock()
 	if len(w.running) >= maxWaits {
 		w.mu.Unlock()
 		return Result{}, ErrTooMany
 	}
-	w.running[r] = struct{}{}
+	w.running[r] = true
 	w.mu.Unlock()
 	defer func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		delete(w.running, r)
 	}()
-	ctx, cancel := context.WithDeadline(ctx, r.until)
+	ctx, cancel := context.WithDeadline(ctx, r.Until)
 	defer cancel()
-	result, err := w.wait(ctx, pod.Addrs, func(live int) { r.live.Store(int64(live)) })
+	result, err := w.wait(ctx, pod.Addrs, func(live int) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		r.Live = live
+	})
 	outcome := TimeUp
 	switch {
 	case err != nil:
@@ -117,10 +114,10 @@ func (w *Waits) Running() []Running {
 	defer w.mu.Unlock()
 	list := make([]Running, 0, len(w.running))
 	for r := range w.running {
-		list = append(list, Running{r.pod, r.since, r.until, int(r.live.Load())})
+		list = append(list, *r)
 	}
 	slices.SortFunc(list, func(a, b Running) int {
-		return cmp.Or(cmp.Compare(a.Pod.String(), b.Pod.String()), a.Since.Compare(b.Since))
+		return cmp.Or(cmp.Compare(a.Pod, b.Pod), a.Since.Compare(b.Since))
 	})
 	return list
 }

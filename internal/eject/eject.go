@@ -75,8 +75,8 @@ func (s State) Share() cluster.Share {
 // Open reports whether the backend is in a window of its trial.
 func (s State) Open() bool { return s.Phase == Trial && s.Step%2 == 0 }
 
-// out reports whether the backend counts towards MaxOut.
-func (s State) out() bool { return s.Phase == Ejected || s.Phase == Trial }
+// Out reports whether the backend is ejected or on trial, and counts towards MaxOut.
+func (s State) Out() bool { return s.Phase == Ejected || s.Phase == Trial }
 
 // Evidence is the outcome of connections to a backend.
 type Evidence struct {
@@ -126,7 +126,7 @@ func (p Port) Decide(evidence map[netip.AddrPort]Evidence, now time.Time) map[ne
 			next[b] = s
 		}
 		switch {
-		case s.out():
+		case s.Out():
 			out++
 		case e.Observed && !e.Succeeded && e.Reaches(p.Limits):
 			suspects = append(suspects, b)
@@ -146,7 +146,7 @@ func (p Port) Decide(evidence map[netip.AddrPort]Evidence, now time.Time) map[ne
 func (p Port) Full() bool {
 	out := 0
 	for _, s := range p.States {
-		if s.out() {
+		if s.Out() {
 			out++
 		}
 	}
@@ -161,7 +161,7 @@ func (p Port) readmit(next map[netip.AddrPort]State, excess int) {
 	}
 	var list []netip.AddrPort
 	for _, b := range p.Backends {
-		if next[b].out() {
+		if next[b].Out() {
 			list = append(list, b)
 		}
 	}

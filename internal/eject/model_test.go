@@ -50,7 +50,7 @@ func (m *model) step() {
 func (m *model) check() error {
 	out := 0
 	for b, s := range m.port.States {
-		if s.out() {
+		if s.Out() {
 			out++
 		}
 		if !m.seen[b] {

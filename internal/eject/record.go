@@ -42,9 +42,6 @@ func (r *Record) Fail(client netip.Addr, now time.Time) {
 // Succeed adds a success, which resets the failures.
 func (r *Record) Succeed() { *r = Record{succeeded: true} }
 
-// Reset empties the Record, after a decision that changed the state of the backend.
-func (r *Record) Reset() { *r = Record{} }
-
 // Take returns the evidence for a decision, and resets the success. observed is Evidence.Observed.
 func (r *Record) Take(observed bool) Evidence {
 	e := Evidence{

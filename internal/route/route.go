@@ -184,6 +184,16 @@ type Key struct {
 // Key returns the key of a frontend of this port.
 func (p *Port) Key(f *Frontend) Key { return Key{p.Family, p.Protocol, f.Port, f.Addr} }
 
+// Find returns the value of the frontend with a destination: of one with its address, or else of the NodePort.
+func Find[T any](all map[Key]T, protocol cluster.Protocol, to netip.AddrPort) (value T, found bool) {
+	key := Key{FamilyOf(to.Addr()), protocol, to.Port(), to.Addr()}
+	if value, found = all[key]; !found {
+		key.Addr = netip.Addr{}
+		value, found = all[key]
+	}
+	return value, found
+}
+
 // PortID identifies a Port among those of all Services. The sources leave out a Service port with
 // the name and protocol of an earlier one, so no two have the same.
 type PortID struct {

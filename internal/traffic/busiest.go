@@ -23,12 +23,6 @@ const (
 	decay = 0.5
 )
 
-// others are the ports without a series.
-type others struct {
-	total   counters
-	started bool // after the first scrape
-}
-
 // Series are the counters of a port for the metrics. They only grow while the series exists.
 type Series struct {
 	Port     route.PortID // zero: all other ports
@@ -69,14 +63,14 @@ func (m *Meter) Scrape(ctx context.Context, routes *route.Snapshot) ([]Series, e
 		if !s.since.IsZero() {
 			all = append(all, Series{id, numberOf(routes, id), m.traffic(s.known, s.total.minus(s.begun))})
 		}
-		if m.others.started && (s.other || s.since.IsZero()) {
-			m.others.total = m.others.total.plus(s.total.minus(s.seen))
+		if m.scraped && (s.other || s.since.IsZero()) {
+			m.others = m.others.plus(s.total.minus(s.seen))
 		}
 		s.seen = s.total
 	}
-	m.others.started = true
+	m.scraped = true
 	slices.SortFunc(all, func(a, b Series) int { return a.Port.Compare(b.Port) })
-	return append(all, Series{Counters: m.traffic(known, m.others.total)}), nil
+	return append(all, Series{Counters: m.traffic(known, m.others)}), nil
 }
 
 // choose gives series to the busiest ports without one, while there is room or an old series is less busy.

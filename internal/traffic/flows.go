@@ -4,7 +4,6 @@ package traffic
 
 import (
 	"cmp"
-	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -63,18 +62,13 @@ func (l *Listing) Share(entries uint64) float64 {
 	return float64(entries) / float64(l.Entries)
 }
 
-// Services returns the number of entries of each Service.
-func (l *Listing) Services() map[cluster.Name]uint64 {
+// Heaviest returns the Service with the most entries. entries is 0 if there is none.
+func (l *Listing) Heaviest() (name cluster.Name, entries uint64) {
 	all := map[cluster.Name]uint64{}
 	for id, flows := range l.Ports {
 		all[id.Service] += flows.Entries
 	}
-	return all
-}
-
-// Heaviest returns the Service with the most entries. entries is 0 if there is none.
-func (l *Listing) Heaviest() (name cluster.Name, entries uint64) {
-	for service, n := range l.Services() {
+	for service, n := range all {
 		if n > entries || n == entries && service.Compare(name) < 0 {
 			name, entries = service, n
 		}
@@ -102,17 +96,23 @@ func newFlows(routes *route.Snapshot, tracking plane.Tracking) *flows {
 	if tracking == plane.Untranslated || tracking == plane.Relayed {
 		f.backends = map[plane.Target]int32{}
 	}
+	known := map[route.PortID]int32{} // of one Service
 	for svc := range routes.Services() {
+		clear(known)
 		for i := range svc.Ports {
-			f.index(&svc.Ports[i], svc.Name)
+			id := bothFamilies(svc.Ports[i].ID(svc.Name))
+			at, both := known[id]
+			if !both {
+				at, known[id] = int32(len(f.ids)), int32(len(f.ids))
+				f.ids = append(f.ids, id)
+			}
+			f.index(&svc.Ports[i], at)
 		}
 	}
 	return f
 }
 
-func (f *flows) index(p *route.Port, service cluster.Name) {
-	id, at := bothFamilies(p.ID(service)), int32(len(f.ids))
-	f.ids = append(f.ids, id)
+func (f *flows) index(p *route.Port, at int32) {
 	for i := range p.Frontends {
 		f.fronts[p.Key(&p.Frontends[i])] = at
 	}
@@ -142,7 +142,11 @@ const noPort int32 = -1
 func (f *flows) add(e conntrack.Entry) {
 	f.entries++
 	f.bytes = f.bytes || e.Accounted
+	one := Flows{Entries: 1, Sent: e.Sent, Received: e.Received}
 	live := !e.Closing() && !e.Opening()
+	if live {
+		one.Live = 1
+	}
 	at, backend := f.find(e)
 	f.clients.add(e.OrigSrc.Addr(), at, live)
 	if at == noPort {
@@ -153,35 +157,23 @@ func (f *flows) add(e conntrack.Entry) {
 		of = &PortFlows{Backends: map[netip.AddrPort]Flows{}}
 		f.ports[at] = of
 	}
-	of.Flows = of.plus(e, live)
+	of.Flows = of.plus(one)
 	if backend {
-		of.Backends[e.ReplySrc] = of.Backends[e.ReplySrc].plus(e, live)
+		of.Backends[e.ReplySrc] = of.Backends[e.ReplySrc].plus(one)
 	}
 }
 
-func (f Flows) plus(e conntrack.Entry, live bool) Flows { //nolint:revive // a property of e
-	f.Entries++
-	f.Sent += e.Sent
-	f.Received += e.Received
-	if live {
-		f.Live++
-	}
-	return f
+func (f Flows) plus(o Flows) Flows {
+	return Flows{f.Entries + o.Entries, f.Live + o.Live, f.Sent + o.Sent, f.Received + o.Received}
 }
 
 // find returns the port of a connection, and whether the source of answers is one of its backends. A connection whose
 // destination is a backend counts for the first Service, by name, that has the backend: conntrack does not have the
 // Service.
 func (f *flows) find(e conntrack.Entry) (port int32, backend bool) {
-	protocol, family := cluster.Protocol(e.Protocol), route.FamilyOf(e.OrigDst.Addr())
+	protocol := cluster.Protocol(e.Protocol)
 	if e.Translated() || e.ReplySrc != e.OrigDst {
-		key := route.Key{Family: family, Protocol: protocol, Port: e.OrigDst.Port(), Addr: e.OrigDst.Addr()}
-		at, known := f.fronts[key]
-		if !known {
-			key.Addr = netip.Addr{} // a node port
-			at, known = f.fronts[key]
-		}
-		if known {
+		if at, known := route.Find(f.fronts, protocol, e.OrigDst); known {
 			return at, f.tracking != plane.Relayed
 		}
 		return noPort, false
@@ -196,13 +188,7 @@ func (f *flows) find(e conntrack.Entry) (port int32, backend bool) {
 func (f *flows) listing() *Listing {
 	l := &Listing{Entries: f.entries, Accounted: f.bytes, Ports: map[route.PortID]PortFlows{}}
 	for at, flows := range f.ports {
-		sum := l.Ports[f.ids[at]]
-		if sum.Backends == nil {
-			sum.Backends = map[netip.AddrPort]Flows{}
-		}
-		sum.Flows = sum.sum(flows.Flows)
-		maps.Copy(sum.Backends, flows.Backends) // the families have different backends
-		l.Ports[f.ids[at]] = sum
+		l.Ports[f.ids[at]] = *flows
 	}
 	for addr, c := range f.clients.all {
 		client := Client{Addr: addr, Entries: uint64(c.entries), Live: uint64(min(c.live, c.entries))}
@@ -217,8 +203,4 @@ func (f *flows) listing() *Listing {
 	l.Clients = slices.Clone(l.Clients[:min(len(l.Clients), listedClients)])
 	l.Slack = f.clients.lost
 	return l
-}
-
-func (f Flows) sum(o Flows) Flows {
-	return Flows{f.Entries + o.Entries, f.Live + o.Live, f.Sent + o.Sent, f.Received + o.Received}
 }

@@ -39,7 +39,12 @@ func newHeavy(size int) heavy { return heavy{size: size, all: map[netip.Addr]*cl
 func (h *heavy) add(addr netip.Addr, port int32, live bool) { //nolint:revive // a property of the entry
 	c := h.all[addr]
 	if c == nil && len(h.all) == h.size {
-		h.decrement()
+		h.lost++
+		for addr, c := range h.all {
+			if c.entries--; c.entries == 0 {
+				delete(h.all, addr)
+			}
+		}
 		return
 	}
 	if c == nil {
@@ -52,15 +57,6 @@ func (h *heavy) add(addr netip.Addr, port int32, live bool) { //nolint:revive //
 	}
 	if port != noPort {
 		c.add(port)
-	}
-}
-
-func (h *heavy) decrement() {
-	h.lost++
-	for addr, c := range h.all {
-		if c.entries--; c.entries == 0 {
-			delete(h.all, addr)
-		}
 	}
 }
 

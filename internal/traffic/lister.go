@@ -100,21 +100,16 @@ func (l *Lister) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		l.end(began, listing, err)
+		now := time.Now()
+		if listing != nil {
+			listing.At, listing.Took = began, now.Sub(began)
+		}
+		l.mu.Lock()
+		l.last, l.err, l.next = listing, err, now.Add(max(minAge, rest*now.Sub(began)))
+		close(l.ended)
+		l.ended = make(chan struct{})
+		l.mu.Unlock()
 	}
-}
-
-// end stores the result of an attempt, and completes the requests that wait for it.
-func (l *Lister) end(began time.Time, listing *Listing, err error) {
-	now := time.Now()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.last, l.err, l.next = listing, err, now.Add(max(minAge, rest*now.Sub(began)))
-	if listing != nil {
-		listing.At, listing.Took = began, now.Sub(began)
-	}
-	close(l.ended)
-	l.ended = make(chan struct{})
 }
 
 func (l *Lister) list(ctx context.Context, routes *route.Snapshot) (*Listing, error) {

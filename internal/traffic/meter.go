@@ -3,7 +3,6 @@ package traffic
 import (
 	"context"
 	"errors"
-	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -34,8 +33,10 @@ type Meter struct {
 	mu     sync.Mutex
 	ports  map[route.PortID]*sums // the Family of the keys is 0: both families
 	failed map[plane.Target]plane.Failed
-	others others
+	others counters // of the ports without a series
 	reads  uint64
+
+	scraped bool // there was a scrape
 }
 
 // NewMeter returns a Meter whose sums are 0.
@@ -84,14 +85,12 @@ func (m *Meter) read(ctx context.Context, routes *route.Snapshot) (r Reading, er
 func (m *Meter) count(p *route.Port, id route.PortID, all plane.Counted, failed map[plane.Target]plane.Failed) {
 	now, counted := all[id]
 	s := m.ports[bothFamilies(id)]
-	if s == nil && counted {
-		s = m.of(id)
-	}
 	if counted {
+		s = m.of(id)
 		s.count(id.Family, now.Traffic)
 	}
 	if len(failed) > 0 {
-		for b := range Backends(p, now, PortFlows{}) {
+		for _, b := range Backends(p, now, PortFlows{}) {
 			if n, some := failed[plane.Target{Protocol: p.Protocol, Backend: b}]; some {
 				s = m.of(id)
 				s.total[unanswered] += n.Unanswered
@@ -129,45 +128,22 @@ func (m *Meter) grownFailures(now map[plane.Target]plane.Failed) map[plane.Targe
 	return grown
 }
 
-// Backends yields the backends of a port, and then former backends with a counter or conntrack entries, each once.
-func Backends(p *route.Port, counted plane.PortTraffic, flows PortFlows) iter.Seq[netip.AddrPort] {
-	has := func(pool []netip.AddrPort, b netip.AddrPort) bool {
-		_, found := slices.BinarySearchFunc(pool, b, netip.AddrPort.Compare)
-		return found
-	}
-	return func(yield func(netip.AddrPort) bool) {
-		for _, b := range p.Cluster {
-			if !yield(b) {
-				return
-			}
-		}
-		for _, b := range p.Local {
-			if !has(p.Cluster, b) && !yield(b) {
-				return
-			}
-		}
-		for b := range former(counted, flows) {
-			if route.FamilyOf(b.Addr()) == p.Family && !has(p.Cluster, b) && !has(p.Local, b) && !yield(b) {
-				return
-			}
-		}
-	}
+// Backends returns the backends of a port, and then former backends with a counter or conntrack entries, each once.
+func Backends(p *route.Port, counted plane.PortTraffic, flows PortFlows) []netip.AddrPort {
+	local := without(slices.Clone(p.Local), p.Cluster)
+	former := slices.AppendSeq(slices.Collect(maps.Keys(counted.Backends)), maps.Keys(flows.Backends))
+	former = slices.DeleteFunc(former, func(b netip.AddrPort) bool { return route.FamilyOf(b.Addr()) != p.Family })
+	former = without(without(former, p.Cluster), p.Local)
+	slices.SortFunc(former, netip.AddrPort.Compare)
+	return slices.Concat(p.Cluster, local, slices.Compact(former))
 }
 
-// former yields the backends with a counter or conntrack entries, each once.
-func former(counted plane.PortTraffic, flows PortFlows) iter.Seq[netip.AddrPort] {
-	return func(yield func(netip.AddrPort) bool) {
-		for b := range counted.Backends {
-			if !yield(b) {
-				return
-			}
-		}
-		for b := range flows.Backends {
-			if _, both := counted.Backends[b]; !both && !yield(b) {
-				return
-			}
-		}
-	}
+// without deletes backends that a pool has, which is sorted.
+func without(list, pool []netip.AddrPort) []netip.AddrPort {
+	return slices.DeleteFunc(list, func(b netip.AddrPort) bool {
+		_, found := slices.BinarySearchFunc(pool, b, netip.AddrPort.Compare)
+		return found
+	})
 }
 
 // Of returns the sums of a port, of both families, without plane.Live. It returns nil if nothing was counted.

@@ -4,6 +4,7 @@ package conformance
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -95,7 +96,7 @@ func (p *proxyUnderTest) startEjection() (part *watch.Part, stop func(), err err
 	go func() { ended <- part.Run(ctx) }()
 	return part, func() {
 		cancel()
-		if err := <-ended; err != nil {
+		if err := errors.Join(<-ended, table.Close()); err != nil {
 			p.t.Errorf("ejection ended: %v", err)
 		}
 	}, nil

@@ -24,18 +24,8 @@ type Drain struct {
 	Summary string  `json:"summary"`
 	Seconds float64 `json:"seconds"`
 	Live    int     `json:"liveConnections"`
-	Flows   []Flow  `json:"connections,omitempty"` // the first of them
-}
 
-// Flow is a connection or UDP flow to a pod.
-type Flow struct {
-	Protocol string         `json:"protocol"`
-	Client   netip.AddrPort `json:"client"`
-	To       netip.AddrPort `json:"to"`                    // that the client uses
-	Backend  netip.AddrPort `json:"backend"`               // of the pod
-	Since    time.Time      `json:"since"`                 // when the wait found it
-	Idle     *float64       `json:"idleSeconds,omitempty"` // of UDP
-	Bytes    *uint64        `json:"bytes,omitempty"`       // if conntrack counts them
+	Flows []drain.Flow `json:"connections,omitempty"` // the first of them
 }
 
 // Print writes the summary, and what is left.
@@ -61,12 +51,7 @@ func (d Drain) Print(out *text.Columns) {
 }
 
 // Draining is a wait that runs.
-type Draining struct {
-	Pod   string    `json:"pod"`
-	Since time.Time `json:"since"`
-	Until time.Time `json:"until"`
-	Live  int       `json:"liveConnections"`
-}
+type Draining drain.Running
 
 // Rows returns a row.
 func (d Draining) Rows() []text.Row {
@@ -106,28 +91,10 @@ func (i *Inspector) drain(r *http.Request) (d Drain, err error) {
 	if err != nil {
 		return d, err
 	}
-	d = Drain{
+	return Drain{
 		Pod: pod.String(), Drained: result.Drained, Summary: drain.Sentence(pod, result), Seconds: result.Took.Seconds(),
-		Live: result.Live,
-	}
-	for _, f := range result.Flows {
-		d.Flows = append(d.Flows, flow(f))
-	}
-	return d, nil
-}
-
-func flow(f drain.Flow) Flow {
-	out := Flow{
-		Protocol: cluster.Protocol(f.Protocol).String(), Client: f.Client, To: f.To, Backend: f.Pod, Since: f.Since,
-	}
-	if cluster.Protocol(f.Protocol) == cluster.UDP {
-		seconds := f.Idle.Seconds()
-		out.Idle = &seconds
-	}
-	if f.Accounted {
-		out.Bytes = &f.Bytes
-	}
-	return out
+		Live: result.Live, Flows: result.Flows,
+	}, nil
 }
 
 func (i *Inspector) draining(*http.Request) (iter.Seq[Draining], error) {
@@ -136,7 +103,7 @@ func (i *Inspector) draining(*http.Request) (iter.Seq[Draining], error) {
 	}
 	var all []Draining
 	for _, r := range i.opt.Drain.Running() {
-		all = append(all, Draining{r.Pod.String(), r.Since, r.Until, r.Live})
+		all = append(all, Draining(r))
 	}
 	return slices.Values(all), nil
 }

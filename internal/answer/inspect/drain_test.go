@@ -7,7 +7,6 @@ import (
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/drain"
-	"github.com/sluice-proxy/sluice/internal/linux/conntrack"
 	"github.com/sluice-proxy/sluice/internal/text"
 )
 
@@ -17,14 +16,11 @@ func TestDrainIsPrinted(t *testing.T) {
 	client, service, pod := netip.MustParseAddrPort("10.1.0.7:4312"), netip.MustParseAddrPort("10.96.0.10:80"),
 		netip.MustParseAddrPort("10.1.0.5:8080")
 	result := drain.Result{Live: 3, Took: 30 * time.Second, Flows: []drain.Flow{
-		{Protocol: conntrack.TCP, Client: client, To: service, Pod: pod, Since: at, Bytes: 2048, Accounted: true},
-		{Protocol: conntrack.UDP, Client: client, To: service, Pod: pod, Since: at, Idle: 4 * time.Second},
+		{Protocol: "tcp", Client: client, To: service, Backend: pod, Since: at, Bytes: new(uint64(2048))},
+		{Protocol: "udp", Client: client, To: service, Backend: pod, Since: at, Idle: new(4.0)},
 	}}
 	of := drain.Pod{Name: cluster.Name{Namespace: "default", Name: "web-0"}}
-	d := Drain{Summary: drain.Sentence(of, result), Live: 3}
-	for _, f := range result.Flows {
-		d.Flows = append(d.Flows, flow(f))
-	}
+	d := Drain{Summary: drain.Sentence(of, result), Live: 3, Flows: result.Flows}
 	const want = `default/web-0 still has 3 connections after 30s
 CLIENT         TO             POD            PROTOCOL  SINCE     IDLE  BYTES
 10.1.0.7:4312  10.96.0.10:80  10.1.0.5:8080  tcp       09:14:02  -     2 KiB

@@ -13,7 +13,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/sluice-proxy/sluice/internal/answer/explain"
 	"github.com/sluice-proxy/sluice/internal/cluster"
@@ -60,10 +59,7 @@ type Options struct {
 	Settings Settings
 
 	// Drain waits for pods of this node. Nil: this system has no table of connections.
-	Drain interface {
-		Wait(ctx context.Context, pod drain.Pod, limit time.Duration) (drain.Result, error)
-		Running() []drain.Running
-	}
+	Drain *drain.Waits
 }
 
 // Settings are what the daemon was told.

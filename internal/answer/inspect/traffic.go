@@ -169,7 +169,7 @@ func (r readings) backends(svc *route.Service) (all []Traffic) {
 	for n := range svc.Ports {
 		p := &svc.Ports[n]
 		counted, flows := r.reading.Counted[p.ID(svc.Name)], flowsOf(r.listing, p.ID(svc.Name))
-		for b := range traffic.Backends(p, counted, flows) {
+		for _, b := range traffic.Backends(p, counted, flows) {
 			t := Traffic{ServicePort: servicePort(svc, p), Backend: b, Signals: plane.Traffic{}}
 			r.held(&t, flows.Backends[b])
 			if r.reading.Failed != nil {

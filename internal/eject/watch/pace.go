@@ -14,7 +14,7 @@ const (
 	regained = 500
 )
 
-// pacer computes the pauses between polls.
+// pacer computes the pauses between polls. It begins with the whole credit.
 type pacer struct {
 	walk time.Duration // CPU time of a walk through the table, without packets; 0 before the first poll
 	left time.Duration // remaining credit
@@ -30,8 +30,6 @@ type poll struct {
 
 // read is the amount that a poll read from the table.
 type read struct{ walks, entries int }
-
-func newPacer() *pacer { return &pacer{left: credit} }
 
 // pause returns the time until the next poll.
 func (p *pacer) pause(l poll) time.Duration {

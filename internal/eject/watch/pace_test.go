@@ -7,7 +7,7 @@ import (
 
 // Polls take a hundredth of a CPU. While a decision is near they may use up a credit.
 func TestPace(t *testing.T) {
-	p := newPacer()
+	p := &pacer{left: credit}
 	for range 10 {
 		if got := p.pause(poll{cpu: 10 * time.Millisecond, read: read{walks: 1}, pause: period}); got < time.Second {
 			t.Fatalf("a pause of %s, want a second", got)

@@ -2,6 +2,7 @@ package watch
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"runtime"
 	"slices"
@@ -18,47 +19,43 @@ import (
 func (p *Part) Run(ctx context.Context) error {
 	runtime.LockOSThread() // Options.CPU measures the thread
 	defer runtime.UnlockOSThread()
-	defer func() { _ = p.opt.Table.Close() }() // nothing is written
 	due, windowEnd := time.NewTimer(period), time.NewTimer(time.Hour)
 	defer due.Stop()
 	defer windowEnd.Stop()
-	var refusals <-chan struct{}
-	last, pace := "", newPacer()
+	last, pace := "", &pacer{left: credit}
 	for {
+		polls := false
 		select {
 		case <-ctx.Done():
-			if refusals != nil {
-				<-refusals
-			}
 			return nil
 		case <-p.wake:
-			if refusals == nil && p.used() {
-				refusals = p.subscribe(ctx)
-			}
-			p.settle(time.Now())
-			windowEnd.Reset(p.window(time.Now()))
-			continue
 		case <-windowEnd.C:
-			p.settle(time.Now())
-			windowEnd.Reset(p.window(time.Now()))
-			continue
 		case <-due.C:
+			polls = true
 		}
-		began := p.opt.CPU()
-		near, read, err := p.poll(ctx, time.Now())
-		if err != nil && ctx.Err() == nil && err.Error() != last {
-			last = err.Error()
+		now := time.Now()
+		if err := p.readRefusals(ctx, now); err != nil && ctx.Err() == nil {
 			p.opt.Failed(err)
 		}
-		pause := slowPeriod
-		switch {
-		case err != nil:
-			near = 0
-		case p.used():
-			pause = period
+		if polls {
+			began := p.opt.CPU()
+			near, read, err := p.poll(ctx, now)
+			if err != nil && ctx.Err() == nil && err.Error() != last {
+				last = err.Error()
+				p.opt.Failed(err)
+			}
+			pause := slowPeriod
+			switch {
+			case err != nil:
+				near = 0
+			case p.used():
+				pause = period
+			}
+			due.Reset(pace.pause(poll{p.opt.CPU() - began, read, pause, near}))
+		} else {
+			p.settle(now)
 		}
 		windowEnd.Reset(p.window(time.Now()))
-		due.Reset(pace.pause(poll{p.opt.CPU() - began, read, pause, near}))
 	}
 }
 
@@ -69,40 +66,29 @@ func (p *Part) used() bool {
 	return len(p.services) > 0
 }
 
-// subscribe receives refusals until the context ends. Then it closes the channel.
-func (p *Part) subscribe(ctx context.Context) <-chan struct{} {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		err := p.opt.Table.Refusals(ctx, func() {}, func(e conntrack.Entry) { p.refused(ctx, e, time.Now()) })
-		if err != nil {
-			p.opt.Failed(err)
-		}
-	}()
-	return done
-}
-
-// refused counts a refusal. After maxEvents in a second it blocks until the second is over, and the kernel discards
-// further events.
-func (p *Part) refused(ctx context.Context, e conntrack.Entry, now time.Time) {
+// readRefusals counts the connections that were refused since the last call. It subscribes once a Service uses
+// ejection, and reads nothing more after an error.
+func (p *Part) readRefusals(ctx context.Context, now time.Time) (err error) {
+	if p.refusals == nil && p.used() {
+		p.refusals, err = p.opt.Table.SubscribeRefused(ctx)
+	}
+	var refused []conntrack.Entry
+	if err == nil && p.refusals != nil {
+		refused, err = p.refusals()
+	}
+	if err != nil && !errors.Is(err, conntrack.ErrLost) {
+		p.refusals = func() ([]conntrack.Entry, error) { return nil, nil }
+		return err
+	}
 	p.mu.Lock()
-	if now.Sub(p.events.second) >= time.Second {
-		p.events = events{second: now}
-	}
-	p.events.n++
-	full := p.events.n >= maxEvents
-	until := p.events.second.Add(time.Second)
-	if p.counts(e) {
-		p.count(e, plane.Failed{Refused: 1})
-		p.fail(e, now)
-	}
-	p.mu.Unlock()
-	if full {
-		select {
-		case <-ctx.Done():
-		case <-time.After(time.Until(until)):
+	defer p.mu.Unlock()
+	for _, e := range refused {
+		if p.counts(e) {
+			p.count(e, plane.Failed{Refused: 1})
+			p.fail(e, now)
 		}
 	}
+	return nil
 }
 
 // counts reports whether an entry is a connection to a backend of a Service.
@@ -126,14 +112,7 @@ func (p *Part) portsOf(e conntrack.Entry) []*port {
 		}
 		return nil
 	}
-	key := route.Key{
-		Family: route.FamilyOf(e.OrigDst.Addr()), Protocol: cluster.TCP, Port: e.OrigDst.Port(), Addr: e.OrigDst.Addr(),
-	}
-	q := p.fronts[key]
-	if q == nil {
-		key.Addr = netip.Addr{} // a node port
-		q = p.fronts[key]
-	}
+	q, _ := route.Find(p.fronts, cluster.TCP, e.OrigDst)
 	if slices.Contains(p.backends[e.ReplySrc], q) {
 		return []*port{q}
 	}
@@ -345,7 +324,7 @@ func (p *Part) decide(q *port, now time.Time) (ejections []Change, changed bool)
 		switch {
 		case after.Phase == before.Phase, after.Phase == eject.In:
 		case after.Phase == eject.Trial && q.subjects[b] != nil:
-			q.subjects[b].restart()
+			q.subjects[b].Record, q.subjects[b].open = eject.Record{}, nil // it keeps the listing of answered connections
 		default:
 			delete(q.subjects, b) // the next phase starts without evidence
 		}

@@ -31,12 +31,6 @@ func (s *subject) follow(e conntrack.Entry) {
 	}
 }
 
-// restart resets the evidence at the beginning of a trial. It keeps the listing of answered connections.
-func (s *subject) restart() {
-	s.Reset()
-	s.open = nil
-}
-
 // answered is a set of IDs of connections. It is a sample: it omits IDs with a bit of the mask.
 type answered struct {
 	ids  map[uint32]struct{}
@@ -182,10 +176,7 @@ const maxFilters = 2
 func (w byBackend) filters() map[conntrack.Filter]bool {
 	all := map[conntrack.Filter]bool{}
 	for b := range w {
-		f := conntrack.Filter{Family: conntrack.IPv4, Protocol: conntrack.TCP, ReplySrc: b}
-		if b.Addr().Is6() {
-			f.Family = conntrack.IPv6
-		}
+		f := conntrack.Filter{Family: conntrack.FamilyOf(b.Addr()), Protocol: conntrack.TCP, ReplySrc: b}
 		if len(w) > 1 {
 			f.ReplySrc = netip.AddrPortFrom(netip.Addr{}, b.Port())
 		}

@@ -26,20 +26,18 @@ const (
 	maxPending = 4096    // unanswered connections to one backend that are followed
 	maxOpen    = 64      // failed connections to one backend that are read again
 	maxTargets = 1 << 16 // backends whose failures are counted
-	maxEvents  = 5000    // refusals per second that are read
 )
 
 // Table reads conntrack. conntrack.Table implements it.
 type Table interface {
 	Each(ctx context.Context, f conntrack.Filter, fn func(conntrack.Entry) error) error
 	Get(ctx context.Context, e conntrack.Entry) (conntrack.Entry, bool, error)
-	Refusals(ctx context.Context, subscribed func(), fn func(conntrack.Entry)) error
-	Close() error
+	SubscribeRefused(ctx context.Context) (func() ([]conntrack.Entry, error), error)
 }
 
 // Options for New.
 type Options struct {
-	Table  Table                              // Run closes it
+	Table  Table
 	Shares func(cluster.Name, cluster.Shares) // cluster.Store.SetShares
 	Direct bool                               // clients may connect to backends without DNAT
 	Before Saved                              // state of an earlier run
@@ -84,7 +82,8 @@ type Part struct {
 	waiting  map[uint32]*waiting        // unanswered connections by ID
 	failed   map[plane.Target]plane.Failed
 	ejected  uint64 // ejections so far
-	events   events
+
+	refusals func() ([]conntrack.Entry, error) // used by Run only; nil before the subscription
 }
 
 // port is a Service port with ejection.
@@ -101,12 +100,6 @@ type waiting struct {
 	backend netip.AddrPort
 	first   time.Time // when it was first listed
 	counted bool      // as a failure
-}
-
-// events counts the refusals in the current second.
-type events struct {
-	second time.Time
-	n      int
 }
 
 // New returns a Part, and sets the shares that follow from the earlier run.
@@ -241,7 +234,7 @@ func (p *Part) Counts() Counts {
 	c := Counts{Ejections: p.ejected}
 	for q := range p.active {
 		for _, s := range q.States {
-			if s.Phase == eject.Ejected || s.Phase == eject.Trial {
+			if s.Out() {
 				c.Ejected++
 			}
 		}

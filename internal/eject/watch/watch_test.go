@@ -41,7 +41,7 @@ type world struct {
 type table struct {
 	mu      sync.Mutex
 	entries []conntrack.Entry
-	refused chan conntrack.Entry
+	refused []conntrack.Entry
 	lists   int
 	err     error
 }
@@ -70,19 +70,15 @@ func (f *table) Get(_ context.Context, e conntrack.Entry) (conntrack.Entry, bool
 	return conntrack.Entry{}, false, nil
 }
 
-func (f *table) Refusals(ctx context.Context, subscribed func(), fn func(conntrack.Entry)) error {
-	subscribed()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case e := <-f.refused:
-			fn(e)
-		}
-	}
+func (f *table) SubscribeRefused(context.Context) (func() ([]conntrack.Entry, error), error) {
+	return func() ([]conntrack.Entry, error) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		refused := f.refused
+		f.refused = nil
+		return refused, nil
+	}, nil
 }
-
-func (f *table) Close() error { return nil }
 
 // connect adds a connection of a client to a backend through a frontend, and returns its ID.
 func (f *table) connect(client int, to, backend string, status conntrack.Status) uint32 {
@@ -107,6 +103,13 @@ func entry(client int, to, backend string, id uint32) conntrack.Entry {
 	return e
 }
 
+// refuse ends a connection with a reset.
+func (f *table) refuse(e conntrack.Entry) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.refused = append(f.refused, e)
+}
+
 // answer marks a connection as answered.
 func (f *table) answer(id uint32) {
 	f.mu.Lock()
@@ -115,7 +118,7 @@ func (f *table) answer(id uint32) {
 }
 
 func newWorld(t *testing.T, before Saved) *world {
-	w := &world{t: t, table: &table{refused: make(chan conntrack.Entry)}, shares: map[cluster.Name]cluster.Shares{}}
+	w := &world{t: t, table: &table{}, shares: map[cluster.Name]cluster.Shares{}}
 	w.part = New(Options{
 		Table: w.table, Before: before, CPU: func() time.Duration { return 0 },
 		Shares: func(name cluster.Name, s cluster.Shares) {
@@ -286,7 +289,7 @@ func TestSuccessesInBetween(t *testing.T) {
 	}
 }
 
-// Resets count at once, and only for the Service that the client used. So failures that a tenant causes at its own
+// Resets count only for the Service that the client used. So failures that a tenant causes at its own
 // Service do not eject backends of other Services, and no more of its own than the limit.
 func TestRefusalsCountForTheirService(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -299,7 +302,7 @@ func TestRefusalsCountForTheirService(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		for i := range 3000 {
 			for _, b := range []string{"10.0.2.1:8080", "10.0.1.1:8080", "10.0.1.2:8080", "10.0.1.3:8080"} {
-				w.table.refused <- entry(i%250, "10.96.0.2:80", b, 0)
+				w.table.refuse(entry(i%250, "10.96.0.2:80", b, 0))
 			}
 		}
 		time.Sleep(5 * time.Second)

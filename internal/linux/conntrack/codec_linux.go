@@ -27,11 +27,9 @@ const nfgenHeaderLen = 4
 
 // Bits of ctaFilterOrig and ctaFilterReply: the fields that a filter compares.
 const (
-	filterSrcAddr = 1 << 0
-	filterDstAddr = 1 << 1
+	filterSrcAddr = 1 << 0 // the destination has the next bit
 	filterProto   = 1 << 3
-	filterSrcPort = 1 << 4
-	filterDstPort = 1 << 5
+	filterSrcPort = 1 << 4 // as above
 )
 
 var errShort = errors.New("conntrack message is truncated")
@@ -41,61 +39,43 @@ func header(f Family) []byte {
 	return []byte{map[Family]byte{IPv4: unix.AF_INET, IPv6: unix.AF_INET6}[f], 0, 0, 0}
 }
 
-// tuple is one direction of a flow. Its encoding omits invalid addresses and ports of 0, as filters need.
+// tuple is one direction of a flow.
 type tuple struct {
 	protocol uint8
 	src, dst netip.AddrPort
 }
 
-func (t tuple) append(to []byte, typ uint16) []byte {
+// append encodes the tuple, and returns the bits of the fields that it has. It omits invalid addresses and ports of 0,
+// as filters need.
+func (t tuple) append(to []byte, typ uint16) (_ []byte, fields uint32) {
+	var addrs, ports []byte
+	for i, end := range []netip.AddrPort{t.src, t.dst} { // the numbers of the destination follow those of the source
+		family := uint16(uapi.CTA_IP_V4_SRC)
+		if end.Addr().Is6() {
+			family = uapi.CTA_IP_V6_SRC
+		}
+		if end.Addr().IsValid() {
+			addrs, fields = nl.Append(addrs, family+uint16(i), end.Addr().AsSlice()), fields|filterSrcAddr<<i
+		}
+		if end.Port() != 0 {
+			ports = nl.AppendUint16(ports, uapi.CTA_PROTO_SRC_PORT+uint16(i), end.Port())
+			fields |= filterSrcPort << i
+		}
+	}
+	if t.protocol != 0 {
+		fields |= filterProto
+	}
 	return nl.AppendNested(to, typ, func(to []byte) []byte {
-		if t.src.Addr().IsValid() || t.dst.Addr().IsValid() {
-			to = nl.AppendNested(to, uapi.CTA_TUPLE_IP, t.appendAddrs)
+		if len(addrs) > 0 {
+			to = nl.AppendNested(to, uapi.CTA_TUPLE_IP, func(to []byte) []byte { return append(to, addrs...) })
 		}
 		if t.protocol == 0 {
 			return to
 		}
-		return nl.AppendNested(to, uapi.CTA_TUPLE_PROTO, t.appendPorts)
-	})
-}
-
-func (t tuple) appendAddrs(to []byte) []byte {
-	to = appendAddr(to, uapi.CTA_IP_V4_SRC, uapi.CTA_IP_V6_SRC, t.src.Addr())
-	return appendAddr(to, uapi.CTA_IP_V4_DST, uapi.CTA_IP_V6_DST, t.dst.Addr())
-}
-
-func appendAddr(to []byte, ip4, ip6 uint16, a netip.Addr) []byte {
-	switch {
-	case a.Is4():
-		return nl.Append(to, ip4, a.AsSlice())
-	case a.IsValid():
-		return nl.Append(to, ip6, a.AsSlice())
-	}
-	return to
-}
-
-func (t tuple) appendPorts(to []byte) []byte {
-	to = nl.AppendUint8(to, uapi.CTA_PROTO_NUM, t.protocol)
-	if t.src.Port() != 0 {
-		to = nl.AppendUint16(to, uapi.CTA_PROTO_SRC_PORT, t.src.Port())
-	}
-	if t.dst.Port() != 0 {
-		to = nl.AppendUint16(to, uapi.CTA_PROTO_DST_PORT, t.dst.Port())
-	}
-	return to
-}
-
-// compared returns the bits of the fields that the tuple has.
-func (t tuple) compared() (flags uint32) {
-	for bit, set := range map[uint32]bool{
-		filterProto: t.protocol != 0, filterSrcAddr: t.src.Addr().IsValid(), filterDstAddr: t.dst.Addr().IsValid(),
-		filterSrcPort: t.src.Port() != 0, filterDstPort: t.dst.Port() != 0,
-	} {
-		if set {
-			flags |= bit
-		}
-	}
-	return flags
+		return nl.AppendNested(to, uapi.CTA_TUPLE_PROTO, func(to []byte) []byte {
+			return append(nl.AppendUint8(to, uapi.CTA_PROTO_NUM, t.protocol), ports...)
+		})
+	}), fields
 }
 
 // encodeFilter encodes a filter for the kernel. Kernels before 5.8 ignore the attribute and send all entries of the
@@ -117,7 +97,7 @@ func encodeFilter(f Filter) []byte {
 	}
 	orig := tuple{protocol: f.Protocol, dst: end(f.OrigDst)}
 	reply := tuple{src: end(f.ReplySrc)}
-	if reply.compared() != 0 {
+	if reply != (tuple{}) {
 		reply.protocol = f.Protocol
 	}
 	to, flags := header(f.Family), []byte(nil)
@@ -128,9 +108,8 @@ func encodeFilter(f Filter) []byte {
 		tuple      tuple
 		typ, flags uint16
 	}{{orig, uapi.CTA_TUPLE_ORIG, ctaFilterOrig}, {reply, uapi.CTA_TUPLE_REPLY, ctaFilterReply}} {
-		if compared := side.tuple.compared(); compared != 0 {
-			to = side.tuple.append(to, side.typ)
-			flags = nl.Append(flags, side.flags, binary.NativeEndian.AppendUint32(nil, compared))
+		if with, fields := side.tuple.append(to, side.typ); fields != 0 {
+			to, flags = with, nl.Append(flags, side.flags, binary.NativeEndian.AppendUint32(nil, fields))
 		}
 	}
 	if f.Unanswered {
@@ -146,7 +125,7 @@ func encodeFilter(f Filter) []byte {
 // encodeKey encodes the addresses of the first packet, the zone and the ID of an entry. The ID protects a newer entry
 // with the same addresses from deletion.
 func encodeKey(e Entry) []byte {
-	to := tuple{e.Protocol, e.OrigSrc, e.OrigDst}.append(header(e.Family()), uapi.CTA_TUPLE_ORIG)
+	to, _ := tuple{e.Protocol, e.OrigSrc, e.OrigDst}.append(header(e.Family()), uapi.CTA_TUPLE_ORIG)
 	if e.Zone != 0 {
 		to = nl.AppendUint16(to, uapi.CTA_ZONE, e.Zone)
 	}
@@ -171,7 +150,9 @@ func decode(b []byte) (Entry, error) {
 		case uapi.CTA_STATUS:
 			return number(&e.Status, data)
 		case uapi.CTA_PROTOINFO:
-			return decodeState(data, &e)
+			return nl.Walk(data, func(_ uint16, data []byte) error { // of TCP or SCTP
+				return inside(&e.State, data, uapi.CTA_PROTOINFO_TCP_STATE) // the same number in SCTP
+			})
 		case uapi.CTA_ZONE:
 			return number(&e.Zone, data)
 		case uapi.CTA_ID:
@@ -183,90 +164,54 @@ func decode(b []byte) (Entry, error) {
 			return err
 		case uapi.CTA_COUNTERS_ORIG:
 			e.Accounted = true
-			return decodeBytes(data, &e.Sent)
+			return inside(&e.Sent, data, uapi.CTA_COUNTERS_BYTES)
 		case uapi.CTA_COUNTERS_REPLY:
-			return decodeBytes(data, &e.Received)
+			return inside(&e.Received, data, uapi.CTA_COUNTERS_BYTES)
 		}
 		return nil
 	})
 	return e, err
 }
 
-// decodeBytes decodes the byte counter of one direction.
-func decodeBytes(b []byte, n *uint64) error {
+// inside decodes the number in the attribute of a type.
+func inside[T ~uint8 | ~uint64](to *T, b []byte, want uint16) error {
 	return nl.Walk(b, func(typ uint16, data []byte) error {
-		if typ != uapi.CTA_COUNTERS_BYTES {
+		if typ != want {
 			return nil
 		}
-		return number(n, data)
-	})
-}
-
-func decodeState(b []byte, e *Entry) error {
-	return nl.Walk(b, func(typ uint16, data []byte) error {
-		if typ != uapi.CTA_PROTOINFO_TCP && typ != uapi.CTA_PROTOINFO_SCTP {
-			return nil
-		}
-		return nl.Walk(data, func(typ uint16, data []byte) error {
-			if typ != uapi.CTA_PROTOINFO_TCP_STATE { // the same number in SCTP
-				return nil
-			}
-			return number(&e.State, data)
-		})
+		return number(to, data)
 	})
 }
 
 func decodeTuple(b []byte, e *Entry, src, dst *netip.AddrPort) error {
-	var srcAddr, dstAddr netip.Addr
-	var srcPort, dstPort uint16
-	err := nl.Walk(b, func(typ uint16, data []byte) error {
-		switch typ {
-		case uapi.CTA_TUPLE_IP:
-			return decodeAddrs(data, &srcAddr, &dstAddr)
-		case uapi.CTA_TUPLE_PROTO:
-			return decodePorts(data, e, &srcPort, &dstPort)
-		case ctaTupleZone:
-			// The zone of the reply direction does not identify an entry.
-			if src == &e.OrigSrc {
+	const ip, proto = uapi.CTA_TUPLE_IP << 8, uapi.CTA_TUPLE_PROTO << 8
+	var addrs [2]netip.Addr // source, destination
+	var ports [2]uint16
+	err := nl.Walk(b, func(in uint16, data []byte) error {
+		if in != uapi.CTA_TUPLE_IP && in != uapi.CTA_TUPLE_PROTO {
+			if in == ctaTupleZone && src == &e.OrigSrc { // that of the reply direction does not identify an entry
 				return number(&e.Zone, data)
 			}
+			return nil
 		}
-		return nil
+		return nl.Walk(data, func(typ uint16, data []byte) (err error) {
+			switch in<<8 | typ {
+			case ip | uapi.CTA_IP_V4_SRC, ip | uapi.CTA_IP_V6_SRC:
+				err = addrs[0].UnmarshalBinary(data)
+			case ip | uapi.CTA_IP_V4_DST, ip | uapi.CTA_IP_V6_DST:
+				err = addrs[1].UnmarshalBinary(data)
+			case proto | uapi.CTA_PROTO_NUM:
+				err = number(&e.Protocol, data)
+			case proto | uapi.CTA_PROTO_SRC_PORT:
+				err = number(&ports[0], data)
+			case proto | uapi.CTA_PROTO_DST_PORT:
+				err = number(&ports[1], data)
+			}
+			return err
+		})
 	})
-	*src = netip.AddrPortFrom(srcAddr, srcPort)
-	*dst = netip.AddrPortFrom(dstAddr, dstPort)
+	*src, *dst = netip.AddrPortFrom(addrs[0], ports[0]), netip.AddrPortFrom(addrs[1], ports[1])
 	return err
-}
-
-// decodeAddrs needs no family: the four types differ.
-func decodeAddrs(b []byte, src, dst *netip.Addr) error {
-	return nl.Walk(b, func(typ uint16, data []byte) error {
-		a, ok := netip.AddrFromSlice(data)
-		if !ok {
-			return errShort
-		}
-		switch typ {
-		case uapi.CTA_IP_V4_SRC, uapi.CTA_IP_V6_SRC:
-			*src = a
-		case uapi.CTA_IP_V4_DST, uapi.CTA_IP_V6_DST:
-			*dst = a
-		}
-		return nil
-	})
-}
-
-func decodePorts(b []byte, e *Entry, src, dst *uint16) error {
-	return nl.Walk(b, func(typ uint16, data []byte) error {
-		switch typ {
-		case uapi.CTA_PROTO_NUM:
-			return number(&e.Protocol, data)
-		case uapi.CTA_PROTO_SRC_PORT:
-			return number(src, data)
-		case uapi.CTA_PROTO_DST_PORT:
-			return number(dst, data)
-		}
-		return nil
-	})
 }
 
 // number decodes an unsigned number in network byte order.

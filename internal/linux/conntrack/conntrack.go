@@ -25,8 +25,8 @@ const (
 	IPv6 Family = 6
 )
 
-// familyOf returns the family of an address.
-func familyOf(a netip.Addr) Family {
+// FamilyOf returns the family of an address.
+func FamilyOf(a netip.Addr) Family {
 	if a.Is4() {
 		return IPv4
 	}
@@ -114,7 +114,7 @@ func (e Entry) Closing() bool {
 }
 
 // Family returns the IP family of the flow.
-func (e Entry) Family() Family { return familyOf(e.OrigDst.Addr()) }
+func (e Entry) Family() Family { return FamilyOf(e.OrigDst.Addr()) }
 
 // String returns the flow in one line, for messages and tests.
 func (e Entry) String() string {

@@ -3,7 +3,6 @@ package conntrack
 import (
 	"context"
 	"fmt"
-	"syscall"
 
 	"github.com/mdlayher/netlink"
 
@@ -33,7 +32,7 @@ func (t *Table) Load() (l Load, err error) {
 }
 
 // add adds a message: the state of the table, or the counters of one CPU.
-func (l *Load) add(m syscall.NetlinkMessage) error {
+func (l *Load) add(m netlink.Message) error {
 	if len(m.Data) < nfgenHeaderLen {
 		return errShort
 	}

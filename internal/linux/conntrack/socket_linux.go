@@ -1,30 +1,19 @@
 package conntrack
 
 import (
-	"encoding/binary"
-	"errors"
 	"fmt"
-	"iter"
-	"syscall"
 
 	"github.com/mdlayher/netlink"
-	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/linux/nl"
 )
 
-const (
-	partSize    = 32 << 10 // bytes of the read buffer
-	eventBuffer = 1 << 20  // bytes of the socket buffer
+const nlmsgHeaderLen, attrHeaderLen = 16, 4 // of linux/netlink.h
 
-	nlmsgHeaderLen = 16 // of linux/netlink.h
-)
-
-// socket reads netlink messages in large parts, with one system call for each part. The methods of netlink.Conn take
-// twice as long for a listing: they start a goroutine for each call, and make two system calls for each smaller part.
+// socket sends requests about conntrack.
 type socket struct {
-	*netlink.Conn
-	raw  syscall.RawConn
-	buf  []byte
+	*nl.Socket
 	last uint32 // sequence number of the last request
 }
 
@@ -34,66 +23,39 @@ func dial(netns int) (*socket, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open conntrack netlink: %w", err)
 	}
-	raw, err := conn.SyscallConn()
+	s, err := nl.NewSocket(conn)
 	if err != nil {
 		_ = conn.Close()
-		return nil, fmt.Errorf("open conntrack netlink: %w", err)
-	}
-	return &socket{Conn: conn, raw: raw, buf: make([]byte, partSize)}, nil
-}
-
-// subscribe opens a socket that receives the events of a multicast group that the filter program accepts.
-func subscribe(netns int, group uint32, program []bpf.Instruction) (*socket, error) {
-	s, err := dial(netns)
-	if err != nil {
 		return nil, err
 	}
-	filter, err := bpf.Assemble(program)
-	if err == nil {
-		err = s.SetBPF(filter)
-	}
-	if err == nil {
-		err = s.SetReadBuffer(eventBuffer)
-	}
-	if err == nil {
-		err = s.JoinGroup(group)
-	}
-	if err != nil {
-		_ = s.Close()
-		return nil, fmt.Errorf("subscribe to conntrack events: %w%s", err, remedy(err))
-	}
-	return s, nil
+	return &socket{Socket: s}, nil
 }
 
 // query sends a request, and calls fn with each message of the answer until fn returns an error. A message is valid
 // only during the call.
-func (s *socket) query(request netlink.Message, fn func(syscall.NetlinkMessage) error) error {
+func (s *socket) query(request netlink.Message, fn func(netlink.Message) error) error {
 	s.last++
 	request.Header.Length = uint32(nlmsgHeaderLen + len(request.Data)) //nolint:gosec // a few attributes
 	request.Header.Flags |= netlink.Request
 	request.Header.Sequence = s.last
 	b, err := request.MarshalBinary()
+	if err == nil {
+		err = s.Write(b)
+	}
 	if err != nil {
 		return err
 	}
-	var failed error
-	err = s.raw.Control(func(fd uintptr) {
-		failed = unix.Sendto(int(fd), b, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
-	})
-	if err := errors.Join(err, failed); err != nil {
-		return err
-	}
 	for {
-		part, err := s.wait()
+		part, err := s.Wait()
 		if err != nil {
 			return err
 		}
-		for m := range messages(part) {
-			if m.Header.Seq != s.last {
+		for m := range nl.Messages(part) {
+			if m.Header.Sequence != s.last {
 				continue // the rest of an earlier answer
 			}
-			if m.Header.Type == unix.NLMSG_DONE || m.Header.Type == unix.NLMSG_ERROR {
-				return failure(m)
+			if ends, err := nl.Ends(m); ends {
+				return err
 			}
 			if err := fn(m); err != nil {
 				return err
@@ -103,61 +65,4 @@ func (s *socket) query(request netlink.Message, fn func(syscall.NetlinkMessage) 
 			}
 		}
 	}
-}
-
-// failure returns the error code of the message that ends an answer, or nil.
-func failure(m syscall.NetlinkMessage) error {
-	if len(m.Data) < 4 {
-		return errShort
-	}
-	if code := int32(binary.NativeEndian.Uint32(m.Data)); code < 0 { //nolint:gosec // the kernel sends a signed number
-		return unix.Errno(-code)
-	}
-	return nil
-}
-
-// messages yields the messages of a part. Unlike syscall.ParseNetlinkMessage it does not allocate.
-func messages(part []byte) iter.Seq[syscall.NetlinkMessage] {
-	return func(yield func(syscall.NetlinkMessage) bool) {
-		for len(part) >= nlmsgHeaderLen {
-			size := binary.NativeEndian.Uint32(part)
-			if size < nlmsgHeaderLen || int(size) > len(part) {
-				return
-			}
-			m := syscall.NetlinkMessage{Data: part[nlmsgHeaderLen:size], Header: syscall.NlMsghdr{
-				Len: size, Type: binary.NativeEndian.Uint16(part[4:]), Flags: binary.NativeEndian.Uint16(part[6:]),
-				Seq: binary.NativeEndian.Uint32(part[8:]), Pid: binary.NativeEndian.Uint32(part[12:]),
-			}}
-			if !yield(m) {
-				return
-			}
-			part = part[min(int(size+3)&^3, len(part)):]
-		}
-	}
-}
-
-// wait blocks until a part arrives. The part is valid until the next call of wait or next.
-func (s *socket) wait() (part []byte, err error) {
-	failed := s.raw.Read(func(fd uintptr) bool {
-		part, err = s.read(fd)
-		return err != unix.EAGAIN //nolint:errorlint // an errno
-	})
-	if failed != nil {
-		return nil, failed
-	}
-	return part, err
-}
-
-// next returns a part that has arrived, or unix.EAGAIN.
-func (s *socket) next() (part []byte, err error) {
-	failed := s.raw.Control(func(fd uintptr) { part, err = s.read(fd) })
-	if failed != nil {
-		return nil, failed
-	}
-	return part, err
-}
-
-func (s *socket) read(fd uintptr) ([]byte, error) {
-	n, _, err := unix.Recvfrom(int(fd), s.buf, unix.MSG_DONTWAIT)
-	return s.buf[:max(n, 0)], err
 }

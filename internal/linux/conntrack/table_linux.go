@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/mdlayher/netlink"
@@ -87,7 +86,7 @@ func (t *Table) list(ctx context.Context, request []byte, fn func(Entry) error) 
 
 	var inconsistent bool
 	dump := netlink.Message{Header: netlink.Header{Type: msgGet, Flags: netlink.Dump}, Data: request}
-	err = s.query(dump, func(m syscall.NetlinkMessage) error {
+	err = s.query(dump, func(m netlink.Message) error {
 		inconsistent = inconsistent || m.Header.Flags&unix.NLM_F_DUMP_INTR != 0
 		e, err := decode(m.Data)
 		if err != nil {
@@ -107,7 +106,7 @@ func (t *Table) list(ctx context.Context, request []byte, fn func(Entry) error) 
 // Get returns the present state of an entry that was listed before. It returns false if the entry has ended.
 func (t *Table) Get(ctx context.Context, e Entry) (now Entry, exists bool, err error) {
 	request := netlink.Message{Header: netlink.Header{Type: msgGet}, Data: encodeKey(e)}
-	err = t.query(ctx, request, func(m syscall.NetlinkMessage) error {
+	err = t.query(ctx, request, func(m netlink.Message) error {
 		now, err = decode(m.Data)
 		return err
 	})
@@ -131,7 +130,7 @@ func (t *Table) Delete(ctx context.Context, e Entry) error {
 }
 
 // query sends a request on the shared socket, and calls fn with each message of the answer.
-func (t *Table) query(ctx context.Context, request netlink.Message, fn func(syscall.NetlinkMessage) error) error {
+func (t *Table) query(ctx context.Context, request netlink.Message, fn func(netlink.Message) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}

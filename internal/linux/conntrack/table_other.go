@@ -25,8 +25,10 @@ func (*Table) Get(context.Context, Entry) (Entry, bool, error) {
 // Load returns errors.ErrUnsupported.
 func (*Table) Load() (Load, error) { return Load{}, errors.ErrUnsupported }
 
-// Refusals returns errors.ErrUnsupported.
-func (*Table) Refusals(context.Context, func(), func(Entry)) error { return errors.ErrUnsupported }
+// SubscribeRefused returns errors.ErrUnsupported.
+func (*Table) SubscribeRefused(context.Context) (func() ([]Entry, error), error) {
+	return nil, errors.ErrUnsupported
+}
 
 // SubscribeNew returns errors.ErrUnsupported.
 func (*Table) SubscribeNew(context.Context, []netip.Addr) (func() ([]Entry, error), error) {

@@ -174,7 +174,8 @@ func (x *exchange) beginBatch() {
 // doBatch executes the transaction. Only its last message requests an answer: the kernel sends it
 // after it has executed them all, and refusals before.
 func (x *exchange) doBatch() error {
-	x.acknowledge()
+	flags := x.request[x.last+6:] // of the last message
+	binary.NativeEndian.PutUint16(flags, binary.NativeEndian.Uint16(flags)|unix.NLM_F_ACK)
 	x.mark(unix.NFNL_MSG_BATCH_END)
 	return x.do(nothing)
 }

@@ -10,6 +10,8 @@ import (
 	"github.com/google/nftables"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-proxy/sluice/internal/linux/nl"
 )
 
 // Conn reads and writes nf_tables of one network namespace. Only Watch may run beside another method.
@@ -42,7 +44,7 @@ const (
 
 // Open opens a Conn. No privilege is needed until it is used.
 func Open(opt Options) (*Conn, error) {
-	c := &Conn{netns: opt.NetNS, own: &Own{}, buffer: bufferSize, x: newExchange()}
+	c := &Conn{netns: opt.NetNS, own: &Own{}, buffer: bufferSize, x: &exchange{large: large}}
 	if opt.Beside != nil {
 		c.own = opt.Beside.own
 	}
@@ -69,20 +71,16 @@ func (c *Conn) dial() error {
 // sent in one piece, and reads the size back: without privilege the kernel grants less.
 func (c *Conn) configure(sock *netlink.Conn) error {
 	c.sock = sock
-	if err := sock.SetWriteBuffer(c.buffer); err != nil {
-		return fmt.Errorf("size netlink send buffer: %w", err)
+	size := 0
+	err := errors.Join(sock.SetWriteBuffer(c.buffer), sock.SetReadBuffer(c.buffer))
+	if err == nil {
+		size, err = sock.WriteBuffer()
 	}
-	if err := sock.SetReadBuffer(c.buffer); err != nil {
-		return fmt.Errorf("size netlink receive buffer: %w", err)
-	}
-	raw, err := sock.SyscallConn()
 	if err != nil {
-		return fmt.Errorf("reach netlink socket: %w", err)
+		return fmt.Errorf("size netlink buffers: %w", err)
 	}
-	c.x.raw = raw
-	size, err := sock.WriteBuffer()
-	if err != nil {
-		return fmt.Errorf("read size of netlink send buffer: %w", err)
+	if c.x.sock, err = nl.NewSocket(sock); err != nil {
+		return err
 	}
 	c.room = size * 3 / 4
 	c.own.add(sock.PID())

@@ -113,12 +113,6 @@ func (e *received) decodeCounter(typ uint16, data []byte) error {
 	})
 }
 
-func (e *received) decodeExpiration(data []byte) error {
-	ms, err := number(data)
-	e.expires = time.Duration(ms) * time.Millisecond
-	return err
-}
-
 // number decodes 64 bits.
 func number(data []byte) (uint64, error) {
 	if len(data) != 8 {

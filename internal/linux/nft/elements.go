@@ -113,7 +113,9 @@ func (e *received) decode(typ uint16, data []byte) error {
 	case unix.NFTA_SET_ELEM_EXPR:
 		return nl.Walk(data, e.decodeCounter)
 	case unix.NFTA_SET_ELEM_EXPIRATION:
-		return e.decodeExpiration(data)
+		ms, err := number(data)
+		e.expires = time.Duration(ms) * time.Millisecond
+		return err
 	case unix.NFTA_SET_ELEM_USERDATA:
 		e.Comment = commentIn(data)
 	}

@@ -2,9 +2,7 @@ package nft
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
-	"syscall"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -16,37 +14,21 @@ import (
 // memory. The library allocates memory for each and asks the kernel for its size before.
 type exchange struct {
 	table   Table
-	raw     syscall.RawConn
+	sock    *nl.Socket
 	number  uint32 // of the last request
 	request []byte
 	last    int // where the last message of the request begins
-	answers []byte
 
-	readable    func(fd uintptr) bool // receives into answers, once
-	received    int                   // bytes in answers
-	receivedErr error
 	interrupted bool // another program changed what is listed
 	loose       bool // which does not matter
 
 	large int // see the constant of this name
 }
 
-// answerRoom is at least the size of what the kernel sends at once, 32 KB (af_netlink.c, netlink_recvmsg).
-const answerRoom = 64 << 10
-
 // exchange returns the exchange of the socket, for requests about a table.
 func (c *Conn) exchange(t Table) *exchange {
 	c.x.table = t
 	return c.x
-}
-
-func newExchange() *exchange {
-	x := &exchange{answers: make([]byte, answerRoom), large: large}
-	x.readable = func(fd uintptr) bool {
-		x.received, x.receivedErr = unix.Read(int(fd), x.answers)
-		return !errors.Is(x.receivedErr, unix.EAGAIN)
-	}
-	return x
 }
 
 // begin begins a request of one message. The caller appends further attributes.
@@ -81,12 +63,6 @@ func (x *exchange) message(typ, flags uint16, header [nfgenHeader]byte) {
 	x.request = append(b, header[:]...)
 }
 
-// acknowledge requests an answer to the last message.
-func (x *exchange) acknowledge() {
-	flags := x.request[x.last+6:]
-	binary.NativeEndian.PutUint16(flags, binary.NativeEndian.Uint16(flags)|unix.NLM_F_ACK)
-}
-
 // end stores the length of the last message.
 func (x *exchange) end() {
 	if len(x.request) > 0 {
@@ -100,16 +76,18 @@ func (x *exchange) end() {
 func (x *exchange) do(answer func(netlink.Message) error) error {
 	x.interrupted = false
 	x.end()
-	if err := x.send(); err != nil {
+	if err := x.sock.Write(x.request); err != nil {
 		return fmt.Errorf("send netlink request: %w", err)
 	}
 	for {
-		n, err := x.receive()
+		part, err := x.sock.Wait()
 		if err != nil {
 			return fmt.Errorf("receive netlink answer: %w", err)
 		}
-		if done, err := x.read(x.answers[:n], answer); done || err != nil {
-			return err
+		for m := range nl.Messages(part) {
+			if done, err := x.read(m, answer); done || err != nil {
+				return err
+			}
 		}
 	}
 }
@@ -126,54 +104,22 @@ func (x *exchange) readNumber(attribute uint16) (n uint32, err error) {
 	return n, err
 }
 
-func (x *exchange) send() (err error) {
-	if waitErr := x.raw.Write(func(fd uintptr) bool {
-		_, err = unix.Write(int(fd), x.request)
-		return !errors.Is(err, unix.EAGAIN)
-	}); waitErr != nil {
-		return waitErr // such as the end of the deadline
+// read reads a message; done: it ends the answer.
+func (x *exchange) read(m netlink.Message, answer func(netlink.Message) error) (done bool, err error) {
+	if m.Header.Sequence != x.number {
+		return false, fmt.Errorf("the kernel answers request %d, want %d", m.Header.Sequence, x.number)
 	}
-	return err
-}
-
-func (x *exchange) receive() (n int, err error) {
-	if err := x.raw.Read(x.readable); err != nil {
-		return 0, err
+	x.interrupted = x.interrupted || m.Header.Flags&unix.NLM_F_DUMP_INTR != 0 && !x.loose
+	done, err = nl.Ends(m)
+	switch {
+	case err != nil:
+		return true, &netlink.OpError{Op: "receive", Err: err}
+	case x.interrupted && done:
+		return true, unix.EINTR
+	case x.interrupted || done:
+		return done, nil
 	}
-	return x.received, x.receivedErr
-}
-
-// read reads what was received at once; done: it ends the answer.
-func (x *exchange) read(b []byte, answer func(netlink.Message) error) (done bool, err error) {
-	for len(b) >= unix.NLMSG_HDRLEN+nfgenHeader {
-		size, kind := int(binary.NativeEndian.Uint32(b)), binary.NativeEndian.Uint16(b[4:])
-		flags, number := binary.NativeEndian.Uint16(b[6:]), binary.NativeEndian.Uint32(b[8:])
-		if size < unix.NLMSG_HDRLEN+nfgenHeader || size > len(b) {
-			return false, errors.New("netlink message is truncated")
-		}
-		data := b[unix.NLMSG_HDRLEN:size]
-		b = b[min((size+3)&^3, len(b)):]
-		if number != x.number {
-			return false, fmt.Errorf("the kernel answers request %d, want %d", number, x.number)
-		}
-		x.interrupted = x.interrupted || flags&unix.NLM_F_DUMP_INTR != 0 && !x.loose
-		switch {
-		case kind == unix.NLMSG_ERROR || kind == unix.NLMSG_DONE:
-			if code := int32(binary.NativeEndian.Uint32(data)); code != 0 {
-				return true, &netlink.OpError{Op: "receive", Err: syscall.Errno(-code)}
-			}
-			if x.interrupted {
-				return true, unix.EINTR
-			}
-			return true, nil
-		case !x.interrupted:
-			err = answer(netlink.Message{Header: netlink.Header{Type: netlink.HeaderType(kind)}, Data: data})
-		}
-		if err != nil {
-			return false, err
-		}
-	}
-	return false, nil
+	return false, answer(m)
 }
 
 // nfgenHeader is the size of struct nfgenmsg, with which each message begins.

@@ -71,9 +71,8 @@ func ICMPError(f Family) Statement {
 	if f == IP6 {
 		protocol, text, op, than = unix.IPPROTO_ICMPV6, "icmpv6 type < echo-request", expr.CmpOpLt, 128
 	}
-	return Statement{text, append(equals("", L4Proto(), []byte{protocol}).exprs,
-		payload("", expr.PayloadBaseTransportHeader, 0, 1).load(reg1),
-		&expr.Cmp{Op: op, Register: reg1, Data: []byte{than}})}
+	kind := compare(text, payload("", expr.PayloadBaseTransportHeader, 0, 1), op, []byte{than})
+	return Statement{text, append(OfProtocol(protocol).exprs, kind.exprs...)}
 }
 
 // Unknown matches ICMP errors about connections without a conntrack entry.
@@ -89,8 +88,7 @@ func Invalid() Statement { return Statement{"ct state invalid", inState(stateInv
 const stateInvalid, stateNew, stateUntracked = 1 << 0, 1 << 3, 1 << 6
 
 func inState(bit uint32) []expr.Any {
-	return append(bitwise(&expr.Ct{Key: expr.CtKeySTATE, Register: reg1}, bit, 0),
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg1, Data: make([]byte, 4)})
+	return bits(&expr.Ct{Key: expr.CtKeySTATE, Register: reg1}, Key{}.Index(bit), expr.CmpOpNeq)
 }
 
 // Fragment matches fragments.
@@ -107,11 +105,8 @@ func Whole() Statement { return fragments("==", expr.CmpOpEq) }
 func fragments(text string, op expr.CmpOp) Statement {
 	const moreFragments, offset = 0x2000, 0x1fff
 	mask := binary.BigEndian.AppendUint16(nil, moreFragments|offset)
-	return Statement{"ip frag-off & 0x3fff " + text + " 0", []expr.Any{
-		payload("", expr.PayloadBaseNetworkHeader, 6, 2).load(reg1),
-		&expr.Bitwise{SourceRegister: reg1, DestRegister: reg1, Len: 2, Mask: mask, Xor: make([]byte, 2)},
-		&expr.Cmp{Op: op, Register: reg1, Data: make([]byte, 2)},
-	}}
+	field := payload("", expr.PayloadBaseNetworkHeader, 6, 2)
+	return Statement{"ip frag-off & 0x3fff " + text + " 0", bits(field.load(reg1), mask, op)}
 }
 
 // hops returns the name and the offset of the TTL or hop limit.
@@ -125,10 +120,8 @@ func hops(f Family) (name string, offset uint32) {
 // HopsAbove matches packets whose TTL or hop limit is greater than n.
 func HopsAbove(f Family, n uint8) Statement {
 	name, offset := hops(f)
-	return Statement{fmt.Sprintf("%s > %d", name, n), []expr.Any{
-		payload("", expr.PayloadBaseNetworkHeader, int(offset), 1).load(reg1),
-		&expr.Cmp{Op: expr.CmpOpGt, Register: reg1, Data: []byte{n}},
-	}}
+	at := payload("", expr.PayloadBaseNetworkHeader, int(offset), 1)
+	return compare(fmt.Sprintf("%s > %d", name, n), at, expr.CmpOpGt, []byte{n})
 }
 
 // SetHops sets the TTL or hop limit to n.
@@ -148,17 +141,13 @@ func SetHops(f Family, n uint8) Statement {
 // Midstream matches TCP packets without SYN that have no conntrack entry.
 func Midstream() Statement {
 	const syn = 1 << 1 // TH_SYN
-	tcp, state := TCP(), inState(stateNew)
-	flags := []expr.Any{
-		payload("", expr.PayloadBaseTransportHeader, 13, 1).load(reg1),
-		&expr.Bitwise{SourceRegister: reg1, DestRegister: reg1, Len: 1, Mask: []byte{syn}, Xor: []byte{0}},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: []byte{0}},
-	}
-	return Statement{"ct state new " + tcp.text + " tcp flags & syn == 0", append(append(state, tcp.exprs...), flags...)}
+	flags := payload("", expr.PayloadBaseTransportHeader, 13, 1)
+	return Statement{"ct state new " + TCP().text + " tcp flags & syn == 0", slices.Concat(
+		inState(stateNew), TCP().exprs, bits(flags.load(reg1), []byte{syn}, expr.CmpOpEq))}
 }
 
 // TCP matches TCP packets.
-func TCP() Statement { return equals("meta l4proto tcp", L4Proto(), []byte{unix.IPPROTO_TCP}) }
+func TCP() Statement { return OfProtocol(unix.IPPROTO_TCP) }
 
 // VXLAN matches UDP packets to a port that carry packets of a VXLAN network (RFC 7348, section 5).
 func VXLAN(port uint16, network uint32) Statement {
@@ -174,22 +163,18 @@ func Accept() Statement { return verdict("accept", expr.VerdictAccept, "") }
 // Forward sends the unchanged packet to the neighbour whose address the map has for the fields. If the map has none,
 // the rule does not match. It must be the last statement of a rule in a netdev table.
 func Forward(f Family, to Device, neighbours string, fields ...Field) Statement {
-	text, exprs, _ := join(fields)
+	text, exprs := mapped(neighbours, fields)
 	return Statement{
-		fmt.Sprintf("fwd %s to %s map @%s device %q", f, text, neighbours, to.Name),
-		append(exprs, lookup(neighbours, reg1), toDevice(to), &forward{family: f}),
+		fmt.Sprintf("fwd %s to %s device %q", f, text, to.Name), append(exprs, toDevice(to), &forward{family: f}),
 	}
 }
 
 // Copy sends a copy of the packet to the neighbour whose address the map has for the fields. If the map has none, the
 // rule does not match.
 func Copy(to Device, neighbours string, fields ...Field) Statement {
-	text, exprs, _ := join(fields)
-	return Statement{
-		fmt.Sprintf("dup to %s map @%s device %q", text, neighbours, to.Name),
-		append(exprs, lookup(neighbours, reg1), toDevice(to),
-			&expr.Dup{RegAddr: reg1, RegDev: deviceRegister, IsRegDevSet: true}),
-	}
+	text, exprs := mapped(neighbours, fields)
+	dup := &expr.Dup{RegAddr: reg1, RegDev: deviceRegister, IsRegDevSet: true}
+	return Statement{fmt.Sprintf("dup to %s device %q", text, to.Name), append(exprs, toDevice(to), dup)}
 }
 
 // To matches packets to an address.

@@ -177,7 +177,7 @@ func TestPruneEndsWithItsContext(t *testing.T) {
 func TestDeletionsAreInOrder(t *testing.T) {
 	rule := ChainRule{"OUTPUT", RuleOutline{Handle: 2}}
 	cut := Cut{Table: Table{IP6, "nat"}, Rules: []ChainRule{rule}, Chains: []string{"A", "B"}}
-	x := newExchange()
+	x := &exchange{}
 	x.deletions(1, []Cut{cut})
 	x.end()
 	var kinds []string

@@ -145,8 +145,8 @@ func Dispatch(verdicts string, fields ...Field) Statement {
 // SetPriority sets the packet's priority to the value of the map for the fields; no match
 // if there is none. The priority serves as a register between two lookups.
 func SetPriority(from string, fields ...Field) Statement {
-	text, exprs, _ := join(fields)
-	return setPriority(text+" map @"+from, append(exprs, lookup(from, reg1))...)
+	text, exprs := mapped(from, fields)
+	return setPriority(text, exprs...)
 }
 
 // setPriority sets the packet's priority to what the expressions leave in register 1.
@@ -199,14 +199,17 @@ func ClearPriority() Statement {
 
 // TranslateFrom sends the connection to the address and port the map has for the fields; no match if there is none.
 func TranslateFrom(f Family, backends string, fields ...Field) Statement {
-	text, exprs, _ := join(fields)
-	return Statement{
-		"dnat " + f.String() + " to " + text + " map @" + backends,
-		append(exprs, lookup(backends, reg1), &expr.NAT{
-			Type: expr.NATTypeDestNAT, Family: uint32(f), RegAddrMin: reg1, RegAddrMax: reg1,
-			RegProtoMin: at(Addr.width(f)), RegProtoMax: at(Addr.width(f)), Specified: true,
-		}),
-	}
+	text, exprs := mapped(backends, fields)
+	return Statement{"dnat " + f.String() + " to " + text, append(exprs, &expr.NAT{
+		Type: expr.NATTypeDestNAT, Family: uint32(f), RegAddrMin: reg1, RegAddrMax: reg1,
+		RegProtoMin: at(Addr.width(f)), RegProtoMax: at(Addr.width(f)), Specified: true,
+	})}
+}
+
+// mapped loads what a map has for the fields into register 1.
+func mapped(from string, fields []Field) (text string, exprs []expr.Any) {
+	text, exprs, _ = join(fields)
+	return text + " map @" + from, append(exprs, lookup(from, reg1))
 }
 
 func lookup(set string, into uint32) *expr.Lookup {
@@ -260,8 +263,18 @@ func Marked(bits uint32) Statement {
 // Translated matches connections whose destination was translated.
 func Translated() Statement {
 	const dstNAT = 1 << 5 // IPS_DST_NAT, linux/netfilter/nf_conntrack_common.h
-	return Statement{"ct status dnat", append(bitwise(&expr.Ct{Key: expr.CtKeySTATUS, Register: reg1}, dstNAT, 0),
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg1, Data: make([]byte, 4)})}
+	status := &expr.Ct{Key: expr.CtKeySTATUS, Register: reg1}
+	return Statement{"ct status dnat", bits(status, Key{}.Index(dstNAT), expr.CmpOpNeq)}
+}
+
+// bits returns expressions that load a value, and compare those of its bits that are in a mask with 0.
+func bits(load expr.Any, mask []byte, op expr.CmpOp) []expr.Any {
+	zero := make([]byte, len(mask))
+	return []expr.Any{
+		load,
+		&expr.Bitwise{SourceRegister: reg1, DestRegister: reg1, Len: uint32(len(mask)), Mask: mask, Xor: zero},
+		&expr.Cmp{Op: op, Register: reg1, Data: zero},
+	}
 }
 
 // bitwise returns expressions that load 32 bits into register 1, keep those of a mask, and flip others.
@@ -321,8 +334,10 @@ func iifname(pattern string, data []byte) Statement {
 	return equals(fmt.Sprintf("iifname %q", pattern), meta("", expr.MetaKeyIIFNAME), data)
 }
 
-func equals(text string, f Field, data []byte) Statement {
-	return Statement{text, []expr.Any{f.load(reg1), &expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: data}}}
+func equals(text string, f Field, data []byte) Statement { return compare(text, f, expr.CmpOpEq, data) }
+
+func compare(text string, f Field, op expr.CmpOp, data []byte) Statement {
+	return Statement{text, []expr.Any{f.load(reg1), &expr.Cmp{Op: op, Register: reg1, Data: data}}}
 }
 
 // Remember adds an element with a timeout to a dynamic map. If the key exists it keeps its

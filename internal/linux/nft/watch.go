@@ -97,10 +97,8 @@ func (w *Watch) subscribe() (err error) {
 	if err != nil {
 		return fmt.Errorf("open netlink socket to nf_tables: %w", err)
 	}
-	if err := w.conn.SetReadBuffer(watchBuffer); err != nil {
-		return errors.Join(fmt.Errorf("size netlink receive buffer: %w", err), w.conn.Close())
-	}
-	if err := w.conn.JoinGroup(unix.NFNLGRP_NFTABLES); err != nil {
+	err = errors.Join(w.conn.SetReadBuffer(watchBuffer), w.conn.JoinGroup(unix.NFNLGRP_NFTABLES))
+	if err != nil {
 		return errors.Join(fmt.Errorf("subscribe to changes of nf_tables: %w", err), w.conn.Close())
 	}
 	return nil

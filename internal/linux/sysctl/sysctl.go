@@ -9,8 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-
-	"golang.org/x/sys/unix"
+	"syscall"
 
 	"github.com/sluice-proxy/sluice/internal/linux/netns"
 )
@@ -166,14 +165,14 @@ func explain(name, value string, err error) error {
 		return fmt.Errorf("%s: %w: load the kernel module it belongs to, or use a kernel that has it", what, ErrNotFound)
 	case value == "":
 		return fmt.Errorf("%s: %w", what, err)
-	case errors.Is(err, unix.EOPNOTSUPP):
+	case errors.Is(err, syscall.EOPNOTSUPP):
 		return fmt.Errorf("%s: %w: only the network namespace of the host may write it", what, err)
 	case Forbidden(err) && isFile:
 		return fmt.Errorf("%s: %w: run privileged, or write it beforehand", what, err)
 	case Forbidden(err):
 		return fmt.Errorf("%s: %w: run privileged with a writable /proc/sys, or set it beforehand with: sysctl -w %s=%q",
 			what, err, name, value)
-	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ERANGE):
+	case errors.Is(err, syscall.EINVAL), errors.Is(err, syscall.ERANGE):
 		return fmt.Errorf("%s: %w: the kernel rejects this value", what, err)
 	}
 	return fmt.Errorf("%s: %w", what, err)
@@ -181,5 +180,5 @@ func explain(name, value string, err error) error {
 
 // Forbidden reports whether an error means that this process may not set a parameter.
 func Forbidden(err error) bool {
-	return errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS)
+	return errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS)
 }

@@ -1,7 +1,6 @@
 package conntrack_test
 
 import (
-	"context"
 	"net"
 	"net/netip"
 	"os/exec"
@@ -13,8 +12,9 @@ import (
 	"github.com/sluice-proxy/sluice/internal/testing/kerneltest"
 )
 
-// Refusals reports each connection that a server resets at once, but no established or unanswered connection.
-func TestRefusals(t *testing.T) {
+// Each call returns the connections that a server reset at once, but no established or unanswered connection, and none
+// whose entry a program deleted.
+func TestSubscribeRefused(t *testing.T) {
 	ns := kerneltest.Namespace(t)
 	table, err := conntrack.Open(ns)
 	if err != nil {
@@ -37,14 +37,8 @@ func TestRefusals(t *testing.T) {
 	})
 	defer func() { _ = open.Close() }()
 
-	ctx, cancel := context.WithCancel(t.Context())
-	subscribed, got, done := make(chan struct{}), make(chan conntrack.Entry, 10), make(chan error, 1)
-	go func() {
-		done <- table.Refusals(ctx, func() { close(subscribed) }, func(e conntrack.Entry) { got <- e })
-	}()
-	select {
-	case <-subscribed:
-	case err := <-done:
+	refused, err := table.SubscribeRefused(t.Context())
+	if err != nil {
 		t.Fatal(err)
 	}
 	from := netip.MustParseAddrPort("127.0.0.1:4000")
@@ -61,18 +55,19 @@ func TestRefusals(t *testing.T) {
 	}
 	connect("127.0.0.1:7", 50*time.Millisecond)
 	connect("127.0.0.1:80", time.Minute)
-	for _, to := range []string{"127.0.0.1:81", "127.0.0.1:82"} {
-		from := connect(to, time.Minute)
-		e := <-got
-		if e.OrigSrc != from || e.OrigDst.String() != to || e.ReplySrc != e.OrigDst || e.Answered() {
-			t.Errorf("got %s, want a connection from %s to %s", e, from, to)
+	for _, e := range entries(t, table) {
+		if err := table.Delete(t.Context(), e); err != nil {
+			t.Fatal(err)
 		}
 	}
-	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
-	if len(got) > 0 {
-		t.Errorf("also %s", <-got)
+	for _, to := range []string{"127.0.0.1:81", "127.0.0.1:82"} {
+		from := connect(to, time.Minute)
+		got, err := refused()
+		if err != nil || len(got) != 1 {
+			t.Fatalf("got %s, %v, want one connection", got, err)
+		}
+		if e := got[0]; e.OrigSrc != from || e.OrigDst.String() != to || e.ReplySrc != e.OrigDst || e.Answered() {
+			t.Errorf("got %s, want a connection from %s to %s", e, from, to)
+		}
 	}
 }
