@@ -68,6 +68,9 @@ func (c *Controller) takeOver(ctx context.Context) (err error) {
 // as Sluice does more harm than one that writes others.
 func (c *Controller) beside(ctx context.Context, kubeProxy *KubeProxy) {
 	before := c.State()
+	if known := before.KubeProxy; known != nil && kubeProxy.PID == 0 { // a process that ends may still listen
+		kubeProxy.PID, kubeProxy.Program, kubeProxy.Evidence = known.PID, known.Program, known.Evidence
+	}
 	started := before.KubeProxy == nil || before.KubeProxy.PID != kubeProxy.PID
 	same := c.platform.rules.shared(kubeProxy.Mode)
 	if kubeProxy.Mode == "" && !started { // while it starts or stops it reports none

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/netip"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-proxy/sluice/internal/linux/iptables"
+	"github.com/sluice-proxy/sluice/internal/linux/sockdiag"
 )
 
 // stage is a controller at work, on a node and machine that are in memory.
@@ -131,7 +133,13 @@ func TestTheRulesOfAKubeProxyThatRunsStayUntilItStops(t *testing.T) {
 		compare(t, "in words", runsBeside,
 			strings.Join(state.Lines(), "\n"))
 
-		s.pids = nil
+		s.pids, s.answers = nil, speaking("nftables") // it ends: its socket has no process any more
+		s.listeners = []sockdiag.Listener{{At: netip.MustParseAddrPort("127.0.0.1:10249"), Inode: 7}}
+		if diff := cmp.Diff(want.KubeProxy, s.after(3*time.Second).KubeProxy); diff != "" || s.said() != "" {
+			t.Errorf("while it ends (-want +got):\n%s", diff)
+		}
+
+		s.listeners, s.answers = nil, nil
 		state = s.after(3 * time.Second)
 		if state.KubeProxy != nil || len(state.Leftovers) > 0 || state.Removed[NFTables] != 23 || len(s.tables) != 1 {
 			t.Errorf("when it has stopped: %+v, tables %v", state, s.tables)
