@@ -48,6 +48,7 @@ func TestANodeThatDoesNotAnswerProbesIsNotReached(t *testing.T) {
 		if n := len(all.Elements); n != 2 {
 			t.Errorf("probes of %d nodes are sent back, want those of 2", n)
 		}
+		w.apply("web", 1, "b", "c")
 		time.Sleep(12 * pollPeriod) // from the sixth on, no probe is sent
 		synctest.Wait()
 		peers := []plane.Peer{{Node: "b", Family: "IPv4", Why: "no socket"}, {Node: "c", Family: "IPv4", Why: "no socket"}}
