@@ -23,24 +23,27 @@ func move(name string, netns int) error {
 	return netlink.LinkSetNsFd(link, netns)
 }
 
+// shell runs commands of a shell in a network namespace.
+func shell(t *testing.T, netns int, commands ...string) {
+	t.Helper()
+	kerneltest.Do(t, netns, func() error {
+		for _, c := range commands {
+			if out, err := exec.Command("sh", "-ec", c).CombinedOutput(); err != nil {
+				return fmt.Errorf("%s: %w: %s", c, err, out)
+			}
+		}
+		return nil
+	})
+}
+
 // An address is a neighbour that the kernel resolves by itself, or that it cannot resolve, or is behind a gateway, or
 // there is no route to it.
 func TestNeighbourhood(t *testing.T) {
 	here, there := kerneltest.Namespace(t), kerneltest.Namespace(t)
-	run := func(netns int, commands ...string) {
-		kerneltest.Do(t, netns, func() error {
-			for _, c := range commands {
-				if out, err := exec.Command("sh", "-c", c).CombinedOutput(); err != nil {
-					return fmt.Errorf("%s: %w: %s", c, err, out)
-				}
-			}
-			return nil
-		})
-	}
-	run(here, "ip link add eth0 address 02:00:00:00:00:01 type veth peer name eth1 address 02:00:00:00:00:02")
+	shell(t, here, "ip link add eth0 address 02:00:00:00:00:01 type veth peer name eth1 address 02:00:00:00:00:02")
 	kerneltest.Do(t, here, func() error { return move("eth1", there) })
-	run(there, "ip addr add 10.0.0.2/24 dev eth1", "ip -6 addr add fd00::2/64 dev eth1 nodad", "ip link set eth1 up")
-	run(here, "ip addr add 10.0.0.1/24 dev eth0", "ip -6 addr add fd00::1/64 dev eth0 nodad", "ip link set eth0 up",
+	shell(t, there, "ip addr add 10.0.0.2/24 dev eth1", "ip -6 addr add fd00::2/64 dev eth1 nodad", "ip link set eth1 up")
+	shell(t, here, "ip addr add 10.0.0.1/24 dev eth0", "ip -6 addr add fd00::1/64 dev eth0 nodad", "ip link set eth0 up",
 		"ip route add default via 10.0.0.9", "ip route add 10.9.0.0/16 via 10.0.0.2",
 		"ip neigh add 10.0.0.9 lladdr 02:00:00:00:00:09 dev eth0")
 	eth0 := Device{"eth0", 0}

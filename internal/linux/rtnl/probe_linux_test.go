@@ -1,10 +1,8 @@
 package rtnl
 
 import (
-	"fmt"
 	"net"
 	"net/netip"
-	"os/exec"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -15,20 +13,10 @@ import (
 // A neighbour answers if a probe or its repetition comes back as it was.
 func TestProbe(t *testing.T) {
 	here, there := kerneltest.Namespace(t), kerneltest.Namespace(t)
-	run := func(netns int, commands ...string) {
-		kerneltest.Do(t, netns, func() error {
-			for _, c := range commands {
-				if out, err := exec.Command("sh", "-c", c).CombinedOutput(); err != nil {
-					return fmt.Errorf("%s: %w: %s", c, err, out)
-				}
-			}
-			return nil
-		})
-	}
-	run(here, "ip link add eth0 type veth peer name eth1")
+	shell(t, here, "ip link add eth0 type veth peer name eth1")
 	kerneltest.Do(t, here, func() error { return move("eth1", there) })
-	run(here, "ip addr add 10.0.0.1/24 dev eth0", "ip -6 addr add fd00::1/64 dev eth0 nodad", "ip link set eth0 up")
-	run(there, "ip link set eth1 up")
+	shell(t, here, "ip addr add 10.0.0.1/24 dev eth0", "ip -6 addr add fd00::1/64 dev eth0 nodad", "ip link set eth0 up")
+	shell(t, there, "ip link set eth1 up")
 	same := func(_ int, packet []byte) []byte { return packet }
 	answer := map[netip.Addr]func(n int, packet []byte) []byte{ // to the packet after n others
 		netip.MustParseAddr("10.0.0.2"): same,
@@ -38,7 +26,7 @@ func TestProbe(t *testing.T) {
 		netip.MustParseAddr("10.0.0.5"): func(_ int, packet []byte) []byte { return packet[:0] },
 	}
 	for a, reply := range answer {
-		run(there, "ip addr add "+netip.PrefixFrom(a, a.BitLen()-8).String()+" dev eth1 nodad")
+		shell(t, there, "ip addr add "+netip.PrefixFrom(a, a.BitLen()-8).String()+" dev eth1 nodad")
 		kerneltest.Do(t, there, func() error {
 			s, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, ProbePort)))
 			if err != nil {

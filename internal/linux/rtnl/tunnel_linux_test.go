@@ -3,7 +3,6 @@ package rtnl
 import (
 	"fmt"
 	"net/netip"
-	"os/exec"
 	"testing"
 	"time"
 
@@ -18,13 +17,8 @@ import (
 func TestATunnelMakesDistantHostsNeighbours(t *testing.T) {
 	router := kerneltest.Namespace(t)
 	run := func(netns int, format string, args ...any) {
-		kerneltest.Do(t, netns, func() error {
-			out, err := exec.Command("sh", "-ec", fmt.Sprintf(format, args...)).CombinedOutput()
-			if err != nil {
-				return fmt.Errorf("%w: %s", err, out)
-			}
-			return nil
-		})
+		t.Helper()
+		shell(t, netns, fmt.Sprintf(format, args...))
 	}
 	run(router, "sysctl -qw net.ipv4.ip_forward=1")
 	hosts, ends := make([]int, 3), make([]End, 3)
