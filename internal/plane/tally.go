@@ -12,7 +12,7 @@ import (
 // objects come and go, and begin at 0 again.
 type Tally struct {
 	routes  *route.Snapshot // of the last Read
-	reads   int             // how often routes have changed
+	changes int             // of routes
 	objects map[string]*object
 	sums    map[route.PortID]*sum
 }
@@ -21,7 +21,7 @@ type Tally struct {
 type object struct {
 	n     uint64
 	until time.Time
-	found int      // the reads at which its endpoint was found
+	found int      // the changes of routes when its endpoint was found
 	port  *sum     // nil: it counts for no port of a Service
 	to    *backend // of the port
 }
@@ -57,7 +57,7 @@ type Endpoint struct {
 // Read begins to read objects, whose endpoints are those in routes.
 func (t *Tally) Read(routes *route.Snapshot) {
 	if t.routes != routes {
-		t.routes, t.reads = routes, t.reads+1
+		t.routes, t.changes = routes, t.changes+1
 	}
 }
 
@@ -74,8 +74,8 @@ func (t *Tally) Add(r Reading, find func() (Endpoint, bool)) {
 		grown -= o.n
 	}
 	o.n, o.until = r.N, r.Until
-	if grown > 0 && o.found != t.reads {
-		o.found, o.port, o.to = t.reads, nil, nil
+	if grown > 0 && o.found != t.changes {
+		o.found, o.port, o.to = t.changes, nil, nil
 		if at, known := find(); known {
 			o.port, o.to = t.sumOf(at)
 		}

@@ -28,13 +28,10 @@ func Count(in string, key ...Field) Statement {
 func LastBit(f Family, bit byte) Statement {
 	mask, want := make([]byte, f.AddrLen()), make([]byte, f.AddrLen())
 	mask[len(mask)-1], want[len(want)-1] = 1, bit
-	return Statement{fmt.Sprintf("%s daddr & %s == %s", f, address(mask), address(want)), []expr.Any{
-		Destination(f).load(reg1),
-		&expr.Bitwise{
-			SourceRegister: reg1, DestRegister: reg1, Len: uint32(len(mask)), Mask: mask, Xor: make([]byte, len(mask)),
-		},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: want},
-	}}
+	return Statement{
+		fmt.Sprintf("%s daddr & %s == %s", f, address(mask), address(want)),
+		masked(Destination(f).load(reg1), mask, expr.CmpOpEq, want),
+	}
 }
 
 func address(b []byte) netip.Addr {

@@ -82,13 +82,14 @@ func Unknown(f Family) Statement {
 }
 
 // Invalid matches packets that conntrack assigns to no connection, and does not translate.
-func Invalid() Statement { return Statement{"ct state invalid", inState(stateInvalid)} }
+func Invalid() Statement { return Statement{"ct state invalid", state(stateInvalid, expr.CmpOpNeq)} }
 
 // Bits of the state of a connection (NF_CT_STATE_BIT, linux/netfilter/nf_conntrack_common.h).
 const stateInvalid, stateNew, stateUntracked = 1 << 0, 1 << 3, 1 << 6
 
-func inState(bit uint32) []expr.Any {
-	return bits(&expr.Ct{Key: expr.CtKeySTATE, Register: reg1}, Key{}.Index(bit), expr.CmpOpNeq)
+// state compares a bit of the state with 0.
+func state(bit uint32, op expr.CmpOp) []expr.Any {
+	return masked(&expr.Ct{Key: expr.CtKeySTATE, Register: reg1}, Key{}.Index(bit), op, Key{}.Index(0))
 }
 
 // Fragment matches fragments.
@@ -106,7 +107,7 @@ func fragments(text string, op expr.CmpOp) Statement {
 	const moreFragments, offset = 0x2000, 0x1fff
 	mask := binary.BigEndian.AppendUint16(nil, moreFragments|offset)
 	field := payload("", expr.PayloadBaseNetworkHeader, 6, 2)
-	return Statement{"ip frag-off & 0x3fff " + text + " 0", bits(field.load(reg1), mask, op)}
+	return Statement{"ip frag-off & 0x3fff " + text + " 0", masked(field.load(reg1), mask, op, make([]byte, len(mask)))}
 }
 
 // hops returns the name and the offset of the TTL or hop limit.
@@ -143,7 +144,7 @@ func Midstream() Statement {
 	const syn = 1 << 1 // TH_SYN
 	flags := payload("", expr.PayloadBaseTransportHeader, 13, 1)
 	return Statement{"ct state new " + TCP().text + " tcp flags & syn == 0", slices.Concat(
-		inState(stateNew), TCP().exprs, bits(flags.load(reg1), []byte{syn}, expr.CmpOpEq))}
+		state(stateNew, expr.CmpOpNeq), TCP().exprs, masked(flags.load(reg1), []byte{syn}, expr.CmpOpEq, []byte{0}))}
 }
 
 // TCP matches TCP packets.
@@ -245,9 +246,7 @@ func CopyToDestination(f Family) Statement {
 
 // Tracked matches packets that conntrack tracks, or would if they were valid.
 func Tracked() Statement {
-	is := inState(stateUntracked)
-	return Statement{"ct state & untracked == 0", append(is[:len(is)-1],
-		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: make([]byte, 4)})}
+	return Statement{"ct state & untracked == 0", state(stateUntracked, expr.CmpOpEq)}
 }
 
 // deviceRegister holds the index of the device. Register 1 holds the address.

@@ -255,25 +255,27 @@ func setMark(text string, mask, xor uint32) Statement {
 
 // Marked matches if all the bits are set in the packet's mark.
 func Marked(bits uint32) Statement {
-	return Statement{fmt.Sprintf("meta mark & 0x%08x == 0x%08x", bits, bits), append(
-		bitwise(&expr.Meta{Key: expr.MetaKeyMARK, Register: reg1}, bits, 0),
-		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: Key{}.Index(bits)})}
+	mask := Key{}.Index(bits)
+	return Statement{
+		fmt.Sprintf("meta mark & 0x%08x == 0x%08x", bits, bits),
+		masked(&expr.Meta{Key: expr.MetaKeyMARK, Register: reg1}, mask, expr.CmpOpEq, mask),
+	}
 }
 
 // Translated matches connections whose destination was translated.
 func Translated() Statement {
 	const dstNAT = 1 << 5 // IPS_DST_NAT, linux/netfilter/nf_conntrack_common.h
 	status := &expr.Ct{Key: expr.CtKeySTATUS, Register: reg1}
-	return Statement{"ct status dnat", bits(status, Key{}.Index(dstNAT), expr.CmpOpNeq)}
+	return Statement{"ct status dnat", masked(status, Key{}.Index(dstNAT), expr.CmpOpNeq, Key{}.Index(0))}
 }
 
-// bits returns expressions that load a value, and compare those of its bits that are in a mask with 0.
-func bits(load expr.Any, mask []byte, op expr.CmpOp) []expr.Any {
+// masked returns expressions that load a value, and compare those of its bits that are in a mask.
+func masked(load expr.Any, mask []byte, op expr.CmpOp, with []byte) []expr.Any {
 	zero := make([]byte, len(mask))
 	return []expr.Any{
 		load,
 		&expr.Bitwise{SourceRegister: reg1, DestRegister: reg1, Len: uint32(len(mask)), Mask: mask, Xor: zero},
-		&expr.Cmp{Op: op, Register: reg1, Data: zero},
+		&expr.Cmp{Op: op, Register: reg1, Data: with},
 	}
 }
 

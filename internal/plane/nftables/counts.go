@@ -99,10 +99,15 @@ func (c *counts) Traffic(ctx context.Context, routes *route.Snapshot) (plane.Cou
 func (c *counts) read(ctx context.Context, ports func() portsByFront) error {
 	for _, ip := range route.Families() {
 		for _, of := range countings() {
-			now, protocol := c.now(), string(nft.Key{}.Proto(uint8(of.protocol)))
+			now := c.now()
 			if err := c.kernel.Counters(ctx, tableFor(ip), of.name, func(e nft.Counter) {
-				r := plane.Reading{Object: protocol + e.Key, N: e.Packets, Until: now.Add(e.Expires)}
-				c.tally.Add(r, func() (plane.Endpoint, bool) { return ports().find(ip, protocol, e.Key) })
+				r := plane.Reading{Object: of.name + e.Key, N: e.Packets, Until: now.Add(e.Expires)}
+				c.tally.Add(r, func() (at plane.Endpoint, known bool) {
+					half := len(e.Key) / 2 // backend . frontend
+					at.Backend = backendIn(e.Key[:half])
+					at.Port, known = route.Find(ports(), of.protocol, backendIn(e.Key[half:]))
+					return at, known
+				})
 			}); err != nil {
 				return err
 			}
@@ -112,7 +117,7 @@ func (c *counts) read(ctx context.Context, ports func() portsByFront) error {
 }
 
 // portsByFront finds ports by their frontends.
-type portsByFront map[key]route.PortID
+type portsByFront map[route.Key]route.PortID
 
 // noPorts makes read skip the connections counted so far.
 func noPorts() portsByFront { return nil }
@@ -123,21 +128,9 @@ func portsOf(routes *route.Snapshot) portsByFront {
 		for i := range svc.Ports {
 			p := &svc.Ports[i]
 			for j := range p.Frontends {
-				ports[keyOf(p, &p.Frontends[j])] = p.ID(svc.Name)
+				ports[p.Key(&p.Frontends[j])] = p.ID(svc.Name)
 			}
 		}
 	}
 	return ports
-}
-
-// find returns the port of a frontend, and the backend, of an element's key: backend . frontend. A frontend with this
-// address takes precedence over a NodePort, as in the rules.
-func (ports portsByFront) find(ip route.Family, protocol, element string) (at plane.Endpoint, known bool) {
-	addr, half := tableFor(ip).Family.AddrLen(), len(element)/2
-	at.Backend = backendIn(element[:half])
-	port := protocol + element[half+addr:]
-	if at.Port, known = ports[key{ip, frontendElement.in(byAddress), element[half:half+addr] + port}]; !known {
-		at.Port, known = ports[key{ip, frontendElement.in(byNodePort), port}]
-	}
-	return at, known
 }
