@@ -19,7 +19,7 @@ import (
 
 const usage = `usage: pod                 wait for SIGTERM
        pod serve           answer at port 8080 with the name of the host, for 5 s longer after SIGTERM
-       pod serve AGE       the same until SIGTERM; clients are told to close their connections at this age
+       pod serve AGE       the same until SIGTERM; answers on older connections ask the client to close them
        pod drain           wait for WAIT until the Sluice of NODE says that this pod is drained: a preStop hook
        pod load HOST:PORT  ask such a server all the time, serve counts at port 8081, and print them at the end
 `
@@ -128,7 +128,7 @@ type counts struct {
 	Slowest     time.Duration
 	Stalled     time.Duration // for which the client itself did not run, at most
 	Kept        string        // the error of a connection that was kept open, "" while it answers
-	Closed      int           // connections that were kept open until the server told to close them
+	Closed      int           // connections that were kept open until the server asked to close them
 }
 
 // client asks a server.
@@ -139,7 +139,7 @@ type client struct {
 }
 
 // load asks a server from now on, over a new connection every 10 ms and over one that it keeps, until the
-// server tells to close it.
+// server asks to close it.
 func load(ctx context.Context, to string) error {
 	c := &client{to: to, counts: counts{Backends: map[string]int{}, Sources: map[string]int{}}}
 	go c.keep(ctx)
