@@ -85,9 +85,10 @@ type Follower struct {
 
 const (
 	// pollPeriod is the shortest time between two polls of the neighbours. The pause is also at least pollFactor times the
-	// duration of a poll.
+	// duration of a poll, up to pollPause, unless a node that is reached has not answered the last probe.
 	pollPeriod = time.Second
 	pollFactor = 200
+	pollPause  = 5 * time.Second
 )
 
 // New returns a Follower. It does nothing yet.
@@ -216,7 +217,7 @@ func (f *Follower) update(ctx context.Context) (time.Duration, error) {
 	if err != nil {
 		return 0, f.retry(changed, err)
 	}
-	next := max(pollPeriod, pollFactor*time.Since(began))
+	next := max(pollPeriod, min(pollFactor*time.Since(began), pollPause))
 	now := newReach(keys, n)
 	for _, n := range nodes {
 		if n.Name == f.opt.Self {
@@ -224,7 +225,9 @@ func (f *Follower) update(ctx context.Context) (time.Duration, error) {
 		}
 	}
 	f.reportMoved(now)
-	f.probe(now)
+	if f.probe(now); doubted(f.trusted) {
+		next = pollPeriod
+	}
 	if err := f.addTunnel(ctx, now, nodes); err != nil {
 		return 0, f.retry(changed, err)
 	}

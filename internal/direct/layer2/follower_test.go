@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -49,9 +50,10 @@ type world struct {
 	near   map[netip.Addr]*rtnl.Neighbour
 	table  *route.Table
 	f      *Follower
-	moved  []string // hardware addresses of nodes that have changed
-	probes int      // rounds
-	silent []bool   // whether node c does not answer, by round
+	moved  []string      // hardware addresses of nodes that have changed
+	probes int           // rounds
+	silent []bool        // whether node c does not answer, by round
+	slow   time.Duration // of a poll of the neighbours
 }
 
 func newWorld(t *testing.T, kernel *fake) *world {
@@ -79,6 +81,7 @@ func newWorld(t *testing.T, kernel *fake) *world {
 }
 
 func (w *world) neighbours(_ context.Context, peers []netip.Addr) (n rtnl.Neighbourhood, err error) {
+	time.Sleep(w.slow)
 	n.Uplinks = []rtnl.Device{{Name: "eth0", Index: 2}}
 	for _, a := range peers {
 		n.Peers = append(n.Peers, w.near[a])

@@ -51,6 +51,16 @@ func trust(before map[linkKey]int, answered map[linkKey]bool) map[linkKey]int {
 	return after
 }
 
+// doubted reports whether a node is reached that has not answered in the last round.
+func doubted(trusted map[linkKey]int) bool {
+	for _, rounds := range trusted {
+		if 0 < rounds && rounds < patience {
+			return true
+		}
+	}
+	return false
+}
+
 // distrust removes the links to neighbours that do not answer probes, or cannot be sent any.
 func (r *reach) distrust(trusted map[linkKey]int, unsent map[route.Family]error) {
 	for key := range r.probes {

@@ -57,3 +57,22 @@ func TestANodeThatDoesNotAnswerProbesIsNotReached(t *testing.T) {
 		}
 	})
 }
+
+// On a host where polls take long, a node that stops to answer is not reached any more some ten seconds later.
+func TestSlowPollsDoNotDelayProbes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, &fake{Fake: nft.NewFake()})
+		w.slow = time.Second / 10
+		w.silent = []bool{false, true, true, true, true, true, false}
+		w.run()
+		w.apply("web", 1, "b", "c")
+		time.Sleep(pollPeriod)
+		began := time.Now()
+		for w.f.Status().Peers[1].Why == "" && time.Since(began) < time.Minute {
+			time.Sleep(pollPeriod / 10)
+		}
+		if took := time.Since(began); took > 12*time.Second {
+			t.Errorf("the node is reached for %v", took)
+		}
+	})
+}
