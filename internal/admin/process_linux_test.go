@@ -95,6 +95,9 @@ func TestAStoppedDaemonIsNamed(t *testing.T) {
 	if err := first.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := syscall.Wait4(first.Process.Pid, nil, syscall.WUNTRACED, nil); err != nil { // it runs on until then
+		t.Fatal(err)
+	}
 	_, err := Listen(t.Context(), o)
 	if taken, ok := errors.AsType[*TakenError](err); !ok || taken.PID != first.Process.Pid || taken.Holder != nil {
 		t.Errorf("Listen = %#v, want it taken by pid %d, without more", err, first.Process.Pid)
