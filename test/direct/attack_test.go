@@ -58,10 +58,11 @@ func TestHardwareAddressOfANode(t *testing.T) {
 	neighbour, a, b := r.neighbour(), r.mac(r.nodes[0], "eth0"), r.mac(r.nodes[1], "eth0")
 	const packets = 300
 	tap := r.tap()
+	var syns [][]byte
 	for i := range packets {
-		from := netip.AddrPortFrom(forgerAddr(), uint16(1024+i))
-		r.frame(neighbour, [2]net.HardwareAddr{b, a}, unix.ETH_P_IP, forged(from, web().Addr(), syn, 64))
+		syns = append(syns, forged(netip.AddrPortFrom(forgerAddr(), uint16(1024+i)), web().Addr(), syn, 64))
 	}
+	r.frames(neighbour, [2]net.HardwareAddr{b, a}, unix.ETH_P_IP, syns...)
 	if res := r.nodes[1].Ping(netip.MustParseAddr("192.168.0.1")); res.Outcome != lab.Answered { // the switch learns it
 		t.Fatal(res)
 	}

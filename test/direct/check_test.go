@@ -159,6 +159,7 @@ func TestForgedProbes(t *testing.T) {
 		{"that are answers of node B", [2]net.HardwareAddr{b, a}, 1, packets, 0},
 	} {
 		tap := r.tap()
+		var probes [][]byte
 		for i := range packets {
 			p := lab.Segment{Protocol: lab.UDP, Src: netip.AddrPortFrom(forgerAddr(), rtnl.ProbePort)}
 			p.Dst = netip.AddrPortFrom(netip.MustParseAddr("192.0.0.7"), rtnl.ProbePort)
@@ -167,8 +168,9 @@ func TestForgedProbes(t *testing.T) {
 			packet[8] = c.hops
 			clear(packet[10:12])
 			binary.BigEndian.PutUint16(packet[10:], harness.Checksum(packet[:20]))
-			r.frame(neighbour, c.ends, unix.ETH_P_IP, packet)
+			probes = append(probes, packet)
 		}
+		r.frames(neighbour, c.ends, unix.ETH_P_IP, probes...)
 		in, out := tap.probes(c.in)
 		if in != c.in || out != c.out {
 			t.Errorf("%d probes %s: nodes receive %d and send %d, want %d and %d", packets, c.what, in, out, c.in, c.out)

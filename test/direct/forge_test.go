@@ -92,8 +92,8 @@ func (r *rig) neighbour() *lab.Host {
 	return h
 }
 
-// frame sends a frame from a host, with any source.
-func (r *rig) frame(from *lab.Host, ends [2]net.HardwareAddr, protocol uint16, payload []byte) {
+// frames sends frames from a host at once, with any source.
+func (r *rig) frames(from *lab.Host, ends [2]net.HardwareAddr, protocol uint16, payloads ...[]byte) {
 	r.Helper()
 	r.must(from.Do(func() error {
 		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
@@ -105,8 +105,14 @@ func (r *rig) frame(from *lab.Host, ends [2]net.HardwareAddr, protocol uint16, p
 		if err != nil {
 			return err
 		}
-		b := binary.BigEndian.AppendUint16(append(slices.Clone(ends[1]), ends[0]...), protocol)
-		return unix.Sendto(fd, append(b, payload...), 0, &unix.SockaddrLinklayer{Ifindex: link.Attrs().Index})
+		header := binary.BigEndian.AppendUint16(append(slices.Clone(ends[1]), ends[0]...), protocol)
+		to := &unix.SockaddrLinklayer{Ifindex: link.Attrs().Index}
+		for _, payload := range payloads {
+			if err := unix.Sendto(fd, slices.Concat(header, payload), 0, to); err != nil {
+				return err
+			}
+		}
+		return nil
 	}))
 }
 
@@ -128,7 +134,7 @@ func (r *rig) claim(from, at *lab.Host, addr netip.Addr, mac net.HardwareAddr) {
 	r.Helper()
 	reply := append(append([]byte{0, 1, 8, 0, 6, 4, 0, 2}, mac...), addr.AsSlice()...)
 	reply = append(append(reply, r.mac(at, "eth0")...), at.Addr4().AsSlice()...)
-	r.frame(from, [2]net.HardwareAddr{r.mac(from, "eth0"), r.mac(at, "eth0")}, unix.ETH_P_ARP, reply)
+	r.frames(from, [2]net.HardwareAddr{r.mac(from, "eth0"), r.mac(at, "eth0")}, unix.ETH_P_ARP, reply)
 }
 
 // received returns how many packets all nodes have received from the network.
