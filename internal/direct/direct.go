@@ -78,7 +78,8 @@ type View struct {
 }
 
 // Choice has the next node of a packet for each slot; "" if the packet stays on this node. Unknown and Lost are for TCP
-// segments of connections that this node does not have.
+// segments of connections that this node does not have. A node that replaces a Choice in parts must write Lost first
+// and Entering last.
 type Choice struct {
 	Entering []string // for packets that enter the cluster at this node: the owner
 	Unknown  []string // for segments of unknown connections: the owner, or on the owner, the latest former owner

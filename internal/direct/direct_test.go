@@ -98,25 +98,53 @@ func TestSum(t *testing.T) {
 // fleet is a group of nodes that follow changes at different speeds.
 type fleet struct {
 	names  []string
-	ports  map[string]Port
-	owners map[string][]route.Owner // the owners that each node has seen last
+	random *rand.Rand
+	nodes  map[string]*member
+}
+
+// member is a node, and what it has seen.
+type member struct {
+	port          Port
+	owners        []route.Owner // that it has seen last
+	before, after Choice        // of the last change
+}
+
+func (m *member) follow(self string, list []route.Owner) {
+	m.port, m.owners, m.before = m.port.Next(list), list, m.after
+	m.after = m.port.Choose(list, View{Self: self, Reachable: all})
+}
+
+// written returns what a node has written of its last change: nothing, a part or all.
+func (f fleet) written(name string) Choice {
+	m, parts := f.nodes[name], f.random.IntN(4)
+	c := m.before
+	for i, write := range []func(){
+		func() { c.Lost = m.after.Lost },
+		func() { c.Unknown = m.after.Unknown },
+		func() { c.Entering = m.after.Entering },
+	} {
+		if i < parts {
+			write()
+		}
+	}
+	return c
 }
 
 // walk follows a packet of a slot from the node where it enters to the node that has its connection, or to the last
 // node.
 func (f fleet) walk(slot int, enters, has string) (at string, passes int) {
-	choose := func(at string) Choice {
-		return f.ports[at].Choose(f.owners[at], View{Self: at, Reachable: all})
+	choices := map[string]Choice{}
+	for _, name := range f.names {
+		choices[name] = f.written(name)
 	}
 	at = enters
-	if next := choose(at).Entering[slot]; next != "" {
+	if next := choices[at].Entering[slot]; next != "" {
 		at = next
 	}
 	for at != has && passes < MaxPasses {
-		c := choose(at)
-		next := c.Unknown[slot]
-		if passes > 0 && c.Lost[slot] != "" {
-			next = c.Lost[slot]
+		next := choices[at].Unknown[slot]
+		if lost := choices[at].Lost[slot]; passes > 0 && lost != "" {
+			next = lost
 		}
 		if next == "" {
 			break
@@ -127,17 +155,18 @@ func (f fleet) walk(slot int, enters, has string) (at string, passes int) {
 	return at, passes
 }
 
-// In a cluster of three nodes, a packet finds the node with its connection after any changes, wherever it enters, and
-// while nodes lag and see several changes as one.
+// In a cluster of three nodes, a packet finds the node with its connection after any changes, wherever it enters, while
+// nodes lag and see several changes as one, and while they write a change.
 func TestConnectionsAreFound(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))
-	for run := range 10 {
-		f := fleet{[]string{"a", "b", "c"}, map[string]Port{}, map[string][]route.Owner{}}
-		list := owners(map[string]uint32{"a": 1, "b": 1, "c": 1})
+	for run := range 100 {
+		f := fleet{[]string{"a", "b", "c"}, random, map[string]*member{}}
 		for _, name := range f.names {
-			f.ports[name], f.owners[name] = f.ports[name].Next(list), list
+			f.nodes[name] = &member{}
+			f.nodes[name].follow(name, owners(map[string]uint32{"a": 1, "b": 1, "c": 1}))
+			f.nodes[name].before = f.nodes[name].after
 		}
-		began := f.ports["a"].chains
+		began := f.nodes["a"].port.chains
 		for change := range 15 {
 			weights := map[string]uint32{}
 			for len(weights) == 0 {
@@ -149,11 +178,10 @@ func TestConnectionsAreFound(t *testing.T) {
 			}
 			for _, name := range f.names {
 				if random.IntN(2) == 0 {
-					f.owners[name] = owners(weights)
-					f.ports[name] = f.ports[name].Next(f.owners[name])
+					f.nodes[name].follow(name, owners(weights))
 				}
 			}
-			for range 5 {
+			for range 100 {
 				slot, enters := random.IntN(Slots), f.names[random.IntN(3)]
 				if at, passes := f.walk(slot, enters, began[slot][0]); at != began[slot][0] {
 					t.Fatalf("run %d, change %d: a packet of slot %d that enters at %s ends at %s after %d, want %s:\n%s",
@@ -166,7 +194,7 @@ func TestConnectionsAreFound(t *testing.T) {
 
 func (f fleet) describe(slot int) (text string) {
 	for _, name := range f.names {
-		text += fmt.Sprintf("%s: %v of %v\n", name, f.ports[name].chains[slot], f.owners[name])
+		text += fmt.Sprintf("%s: %v of %v\n", name, f.nodes[name].port.chains[slot], f.nodes[name].owners)
 	}
 	return text
 }

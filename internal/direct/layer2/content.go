@@ -235,7 +235,8 @@ func each[K comparable](before, after map[K]*rendered, do func(old, now *rendere
 	}
 }
 
-// port writes the difference of a port in the maps of slots. old or now may be nil.
+// port writes the difference of a port in the maps of slots. old or now may be nil. The map that packets need first is
+// written last: with a new map of owners and an old map of former owners, two nodes would pass a packet to each other.
 func (w *writer) port(old, now *rendered) {
 	if old == nil {
 		old = &rendered{kind: now.kind, family: now.family}
@@ -243,11 +244,11 @@ func (w *writer) port(old, now *rendered) {
 	if now == nil {
 		now = &rendered{kind: old.kind, family: old.family}
 	}
-	for _, s := range sides() {
+	for _, s := range slices.Backward(sides()) {
 		if s.ip != now.family {
 			continue
 		}
-		for _, at := range s.stages() {
+		for _, at := range slices.Backward(s.stages()) {
 			for _, key := range old.keys {
 				if !slices.Contains(now.keys, key) {
 					w.slots(slotsAt{s, old.kind, at}, key, [2][]uint16{old.nodes[at], nil})

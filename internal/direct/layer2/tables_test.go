@@ -1,9 +1,11 @@
 package layer2
 
 import (
+	"context"
 	"net/netip"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -133,4 +135,50 @@ func TestRulesWithoutSessionAffinity(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("rules (-want +got):\n%s", diff)
 	}
+}
+
+// recorder records in which maps of slots transactions have elements. The order within a transaction does not matter.
+type recorder struct {
+	*fake
+
+	order []string
+	maps  []string // one after the other
+}
+
+func (r *recorder) Commit(ctx context.Context, tx *nft.Tx) error {
+	in := map[string]bool{}
+	for line := range strings.Lines(tx.String()) {
+		if f := strings.Fields(line); f[1] == "element" { // add element ip TABLE MAP
+			in[f[4]] = true
+		}
+	}
+	for _, name := range r.order {
+		if n := len(r.maps); in[name] && (n == 0 || r.maps[n-1] != name) {
+			r.maps = append(r.maps, name)
+		}
+	}
+	return r.fake.Commit(ctx, tx)
+}
+
+// A change of more than a transaction writes the map that packets need first last, so that nodes find connections in
+// the middle of it (direct.Choice).
+func TestOrderOfMaps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, &fake{Fake: nft.NewFake()})
+		r := &recorder{fake: w.kernel, order: []string{
+			"former", "owners", "owners-2-ip", "portless-former", "portless-owners", "portless-owners-2-ip",
+		}}
+		w.f.opt.Kernel, w.f.opt.Room = r, func() int { return 10_000 }
+		w.run()
+		w.apply("web", 1, "b")
+		before := w.kernel.Commits
+		r.maps = nil
+		w.apply("web", 1, "c") // all slots move
+		if w.kernel.Commits-before < 10 {
+			t.Errorf("the change has %d transactions", w.kernel.Commits-before)
+		}
+		if diff := cmp.Diff(r.order, r.maps); diff != "" {
+			t.Errorf("maps (-want +got):\n%s", diff)
+		}
+	})
 }
