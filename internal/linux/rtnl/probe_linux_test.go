@@ -3,6 +3,7 @@ package rtnl
 import (
 	"net"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -56,11 +57,14 @@ func TestProbe(t *testing.T) {
 		"fd00::1": {parse("fd00::6", "fd00::2"), []bool{false, true}},
 	} {
 		got, err := New(here).Probe(netip.MustParseAddr(self), c.to)
-		if err != nil {
-			t.Fatal(err)
+		for range 20 { // on a busy machine an answer may come too late
+			if err != nil || slices.Equal(c.want, got) {
+				break
+			}
+			got, err = New(here).Probe(netip.MustParseAddr(self), c.to)
 		}
-		if diff := cmp.Diff(c.want, got); diff != "" {
-			t.Errorf("answers of %v (-want +got):\n%s", c.to, diff)
+		if diff := cmp.Diff(c.want, got); diff != "" || err != nil {
+			t.Errorf("answers of %v, error %v (-want +got):\n%s", c.to, err, diff)
 		}
 	}
 }
