@@ -13,7 +13,7 @@ import (
 type Tally struct {
 	routes  *route.Snapshot // of the last Read
 	changes int             // of routes
-	objects map[string]*object
+	objects map[Object]*object
 	sums    map[route.PortID]*sum
 }
 
@@ -21,9 +21,10 @@ type Tally struct {
 type object struct {
 	n     uint64
 	until time.Time
-	found int      // the changes of routes when its endpoint was found
-	port  *sum     // nil: it counts for no port of a Service
-	to    *backend // of the port
+	found int            // the changes of routes when its endpoint was found; -1: never
+	at    netip.AddrPort // the backend that it counts for
+	port  *sum           // nil: it counts for no port of a Service
+	to    *backend       // of the port
 }
 
 // sum has the connections to a port, and those to each backend.
@@ -39,14 +40,17 @@ type backend struct {
 }
 
 // NewTally returns an empty Tally.
-func NewTally() *Tally { return &Tally{objects: map[string]*object{}, sums: map[route.PortID]*sum{}} }
+func NewTally() *Tally { return &Tally{objects: map[Object]*object{}, sums: map[route.PortID]*sum{}} }
 
 // Reading is what an object counts. Until the given time it is the same object, even if it is missing in between.
 type Reading struct {
-	Object string // its name
+	Object Object
 	N      uint64
 	Until  time.Time
 }
+
+// Object is the name of an object, and what it is part of.
+type Object struct{ In, Name string }
 
 // Endpoint is a backend of a port.
 type Endpoint struct {
@@ -62,8 +66,9 @@ func (t *Tally) Read(routes *route.Snapshot) {
 }
 
 // Add adds what an object has counted since its last Reading: all, if it is new or counts less than then. find returns
-// its endpoint, if it is one of a Service; it is called again after routes have changed.
-func (t *Tally) Add(r Reading, find func() (Endpoint, bool)) {
+// its endpoint, if it is one of a Service, and gets the Backend of the object. It is called again after routes have
+// changed, and after Move.
+func (t *Tally) Add(r Reading, find func(last netip.AddrPort) (Endpoint, bool)) {
 	o := t.objects[r.Object]
 	if o == nil {
 		o = &object{found: -1}
@@ -76,8 +81,9 @@ func (t *Tally) Add(r Reading, find func() (Endpoint, bool)) {
 	o.n, o.until = r.N, r.Until
 	if grown > 0 && o.found != t.changes {
 		o.found, o.port, o.to = t.changes, nil, nil
-		if at, known := find(); known {
+		if at, known := find(o.at); known {
 			o.port, o.to = t.sumOf(at)
+			o.at = at.Backend
 		}
 	}
 	if o.port != nil {
@@ -86,6 +92,28 @@ func (t *Tally) Add(r Reading, find func() (Endpoint, bool)) {
 		if o.to.until.Before(r.Until) {
 			o.to.until = r.Until
 		}
+	}
+}
+
+// Backend returns the backend for which an object counts; an invalid one if none was found since Move.
+func (t *Tally) Backend(o Object) netip.AddrPort {
+	if known := t.objects[o]; known != nil {
+		return known.at
+	}
+	return netip.AddrPort{}
+}
+
+// Move makes an object count for another endpoint from now on.
+func (t *Tally) Move(object Object) {
+	if o := t.objects[object]; o != nil {
+		o.found, o.at, o.port, o.to = -1, netip.AddrPort{}, nil, nil
+	}
+}
+
+// MoveAll is Move for all objects.
+func (t *Tally) MoveAll() {
+	for name := range t.objects {
+		t.Move(name)
 	}
 }
 

@@ -76,8 +76,10 @@ func TestTally(t *testing.T) {
 	} {
 		tally.Read(step.routes)
 		for n, count := range step.objects {
-			tally.Add(plane.Reading{Object: string(rune(n)), N: count, Until: now.Add(time.Minute)},
-				func() (plane.Endpoint, bool) { return plane.Endpoint{Port: id, Backend: backend(n)}, true })
+			tally.Add(plane.Reading{Object: plane.Object{Name: string(rune(n))}, N: count, Until: now.Add(time.Minute)},
+				func(netip.AddrPort) (plane.Endpoint, bool) {
+					return plane.Endpoint{Port: id, Backend: backend(n)}, true
+				})
 		}
 		tally.Forget(now)
 		now = now.Add(40 * time.Second)
@@ -104,7 +106,8 @@ func TestTallyFollowsRoutes(t *testing.T) {
 	id := route.PortID{Service: s.web(), Protocol: cluster.TCP, Family: route.IPv4}
 	add := func(n uint64, routes *route.Snapshot) {
 		tally.Read(routes)
-		tally.Add(plane.Reading{Object: "a", N: n, Until: now}, func() (plane.Endpoint, bool) {
+		r := plane.Reading{Object: plane.Object{Name: "a"}, N: n, Until: now}
+		tally.Add(r, func(netip.AddrPort) (plane.Endpoint, bool) {
 			return plane.Endpoint{Port: id, Backend: backend(1)}, routes.Service(s.web()) != nil
 		})
 	}
@@ -122,6 +125,38 @@ func TestTallyFollowsRoutes(t *testing.T) {
 	want := plane.Counted{id: {
 		Traffic:  plane.Traffic{plane.Connections: 5},
 		Backends: map[netip.AddrPort]plane.BackendTraffic{backend(1): {Connections: 5}},
+	}}
+	if got := tally.Counted(); !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// An object counts for one backend until it is moved, and then for the next.
+func TestTallyFollowsMoves(t *testing.T) {
+	s, tally, now := newShop(), plane.NewTally(), time.Unix(1_000_000, 0)
+	id := route.PortID{Service: s.web(), Protocol: cluster.TCP, Family: route.IPv4}
+	tally.Read(s.serve(1, 2))
+	add := func(n uint64, to byte) {
+		r := plane.Reading{Object: plane.Object{Name: "a"}, N: n, Until: now}
+		tally.Add(r, func(last netip.AddrPort) (plane.Endpoint, bool) {
+			if !last.IsValid() {
+				last = backend(to)
+			}
+			return plane.Endpoint{Port: id, Backend: last}, true
+		})
+	}
+	add(3, 1)
+	tally.Read(s.serve(1, 2))
+	add(5, 2)
+	tally.Move(plane.Object{Name: "a"})
+	add(9, 2)
+	tally.MoveAll()
+	add(10, 1)
+	want := plane.Counted{id: {
+		Traffic: plane.Traffic{plane.Connections: 10},
+		Backends: map[netip.AddrPort]plane.BackendTraffic{
+			backend(1): {Connections: 6}, backend(2): {Connections: 4},
+		},
 	}}
 	if got := tally.Counted(); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, want %v", got, want)

@@ -49,6 +49,13 @@ func TestConnectionsAreCountedByBackend(t *testing.T) {
 			s.sync()
 			s.everyConnection()
 			s.compare("after a change of endpoints")
+			if kind.Mode == "nftables" { // iptables deletes counters with their chains
+				s.everyConnection()
+				s.endpoints("web", s.pods[2:]...)
+				s.endpoints("sticky", s.pods[:2]...)
+				s.sync()
+				s.compare("with a change before they are read")
+			}
 			stop()
 			s.everyConnection() // rules stay
 			clear(s.want)

@@ -73,11 +73,12 @@ func (x *exchange) count(set string) (int, error) {
 // is false if the set has others, or if the kernel refuses.
 func (x *exchange) byKeys(set string, keys iter.Seq[string], count int) (elements Elements, ok bool, err error) {
 	elements = make(Elements, count)
+	put := func(e received) { elements.Put(e.Element) }
 	batch := make([]string, 0, keysPerRequest)
 	missing := 0
 	for key := range keys {
 		if batch = append(batch, key); len(batch) == keysPerRequest {
-			missed, err := x.batch(set, batch, elements)
+			missed, err := x.batch(set, batch, put)
 			if missing += missed; err != nil || missing > count {
 				return nil, false, unlessRefused(err)
 			}
@@ -86,22 +87,22 @@ func (x *exchange) byKeys(set string, keys iter.Seq[string], count int) (element
 			}
 		}
 	}
-	if _, err := x.batch(set, batch, elements); err != nil {
+	if _, err := x.batch(set, batch, put); err != nil {
 		return nil, false, unlessRefused(err)
 	}
 	return elements, len(elements) == count, nil
 }
 
-// batch reads the elements with these keys into a map, and returns how many do not exist.
-// The kernel answers up to the first that does not exist.
-func (x *exchange) batch(set string, keys []string, into Elements) (missing int, err error) {
+// batch yields the elements with these keys, and returns how many do not exist. The kernel answers up to the first that
+// does not exist.
+func (x *exchange) batch(set string, keys []string, yield func(received)) (missing int, err error) {
 	for len(keys) > 0 {
 		x.beginElements(unix.NLM_F_ACK, set)
 		x.appendKeys(keys)
 		found := 0
 		err := x.do(func(m netlink.Message) error {
 			return decodeElements(m.Data[nfgenHeader:], keys[min(found, len(keys)-1)], func(e received) {
-				into.Put(e.Element)
+				yield(e)
 				found++
 			})
 		})

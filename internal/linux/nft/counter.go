@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/google/nftables/expr"
@@ -39,42 +40,6 @@ func address(b []byte) netip.Addr {
 	return addr
 }
 
-// OriginalDestination is the destination address of the connection before it was translated.
-func OriginalDestination(f Family) Field {
-	key := expr.CtKey(ctDestination4)
-	if f == IP6 {
-		key = ctDestination6
-	}
-	return tracked("ct original "+f.String()+" daddr", key, Addr.width(f))
-}
-
-// OriginalDestinationPort is the destination port of the connection before it was translated. A PortOf must be
-// before it in the key, or nft does not know the protocol and cannot load it.
-func OriginalDestinationPort() Field {
-	return tracked("ct original proto-dst", expr.CtKeyPROTODST, 4)
-}
-
-// PortOf is the packet's destination port in a rule that tests the protocol first (OfProtocol).
-func PortOf(protocol uint8) Field {
-	port := DestinationPort()
-	port.text = nl.ProtocolName(protocol) + " dport"
-	return port
-}
-
-// The direction of the first packet of a connection, and keys that the library does not have.
-const (
-	original = 0 // IP_CT_DIR_ORIGINAL
-
-	ctDestination4 = 20 // NFT_CT_DST_IP, linux/netfilter/nf_tables.h
-	ctDestination6 = 22 // NFT_CT_DST_IP6
-)
-
-func tracked(text string, key expr.CtKey, width int) Field {
-	return Field{text, width, func(reg uint32) expr.Any {
-		return &expr.Ct{Key: key, Register: reg, Direction: original}
-	}}
-}
-
 // Counter is an element to which Count adds.
 type Counter struct {
 	Key     string
@@ -95,6 +60,33 @@ func (c *Conn) Counters(ctx context.Context, t Table, set string, fn func(Counte
 		return nil
 	}
 	return errors.Join(ctx.Err(), fmt.Errorf("read counters of set %s in table %s: %w", set, t, err), c.redial())
+}
+
+// Found is an element of a set or map, with its counter if it has one.
+type Found struct {
+	Counter
+
+	Data string
+}
+
+// Find returns those of the elements with these keys that exist, by key; none if the set or the table does not exist.
+func (c *Conn) Find(ctx context.Context, t Table, set string, keys []string) (map[string]Found, error) {
+	found := map[string]Found{}
+	err := c.attempt(ctx, func() error {
+		for part := range slices.Chunk(keys, keysPerRequest) {
+			if _, err := c.exchange(t).batch(set, part, func(e received) {
+				found[e.Key] = Found{Counter{e.Key, e.packets, e.expires}, e.Data}
+			}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err == nil {
+		return found, nil
+	}
+	err = fmt.Errorf("read elements of set %s in table %s: %w", set, t, err)
+	return nil, errors.Join(ctx.Err(), err, c.redial())
 }
 
 // decodeCounter decodes an attribute of the expression of an element, which is a counter.

@@ -3,7 +3,6 @@ package nft
 import (
 	"encoding/binary"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/google/nftables/expr"
@@ -13,27 +12,15 @@ import (
 	"github.com/sluice-proxy/sluice/internal/linux/nl"
 )
 
-// The library encodes the direction of a connection in four bytes; the kernel wants one, and sends one, which the
-// library refuses together with the whole rule. So Ct is encoded and decoded here, and rules are listed here.
+// The kernel sends the direction of a connection in one byte; the library wants four, and refuses the whole rule of
+// another program. So Ct is decoded here, and rules are listed here.
 
 // marshal encodes an expression.
 func marshal(f Family, e expr.Any) ([]byte, error) {
 	if fwd, is := e.(*forward); is {
 		return fwd.attributes(), nil
 	}
-	ct, is := e.(*expr.Ct)
-	if !is || !directed(ct.Key) {
-		return expr.Marshal(byte(f), e)
-	}
-	return nl.AppendNested(nl.AppendString(nil, unix.NFTA_EXPR_NAME, "ct"), unix.NFTA_EXPR_DATA, func(b []byte) []byte {
-		b = nl.AppendUint32(nl.AppendUint32(b, unix.NFTA_CT_KEY, uint32(ct.Key)), unix.NFTA_CT_DREG, ct.Register)
-		return nl.AppendUint8(b, unix.NFTA_CT_DIRECTION, uint8(ct.Direction))
-	}), nil
-}
-
-// directed reports whether each direction of a connection has its own value of a key.
-func directed(key expr.CtKey) bool {
-	return slices.Contains([]expr.CtKey{ctDestination4, ctDestination6, expr.CtKeyPROTODST}, key)
+	return expr.Marshal(byte(f), e)
 }
 
 // rules lists the rules of a chain as canonical prints them.

@@ -1,11 +1,10 @@
 package nft
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // The sets and maps of the rules in tests.
@@ -20,7 +19,7 @@ var (
 	allowed   = Set{Name: "allowed", Key: []Type{Addr, Proto, Port, Addr}, Interval: true}
 	clients   = Set{Name: "clients", Key: []Type{ClassID, Addr}, Data: []Type{Index}, Dynamic: true, Size: 1000}
 	tallies   = Set{
-		Name: "tallies", Key: []Type{Addr, Port, Addr, Proto, Port}, Dynamic: true, Size: 4, Timeout: time.Hour,
+		Name: "tallies", Key: []Type{Addr, Proto, Port, Index}, Dynamic: true, Size: 4, Timeout: time.Hour,
 	}
 )
 
@@ -31,6 +30,7 @@ func everySet() []Set {
 // everyRule returns a rule for each statement, and for each hook the rules that only it allows.
 func everyRule(f Family) []Chain {
 	key := []Field{Destination(f), L4Proto(), DestinationPort()}
+	row := append(slices.Clip(key), Priority())
 	var any []Rule
 	for _, s := range []Statement{
 		In("some", Source(f)), Not(In("some", Destination(f))), In("nets", Source(f)), In("pairs", Source(f), Destination(f)),
@@ -51,10 +51,7 @@ func everyRule(f Family) []Chain {
 	} {
 		any = append(any, NewRule(s))
 	}
-	for _, protocol := range []uint8{unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_SCTP} {
-		any = append(any, NewRule(
-			OfProtocol(protocol), Translated(), ClearPriority(), Count("tallies", pairOf(f, protocol)...)))
-	}
+	any = append(any, NewRule(Translated(), ClearPriority()))
 	if f == IP4 {
 		any = append(any, NewRule(ToLoopback(f)), NewRule(FromLoopback()))
 	}
@@ -65,6 +62,7 @@ func everyRule(f Family) []Chain {
 		{Name: "other"},
 		{Name: "any", Rules: any},
 		{Name: "prerouting", Hook: &Hook{Type: "nat", Point: Prerouting, Priority: -100}, Rules: []Rule{
+			NewRule(LastBit(f, 1), Count("tallies", row...), TranslateFrom(f, "backends", row...)),
 			NewRule(TranslateFrom(f, "backends", append(key, Random(1, 3))...)),
 			NewRule(TranslateFrom(f, "backends", append(key, Priority())...)),
 		}},
@@ -75,11 +73,6 @@ func everyRule(f Family) []Chain {
 			NewRule(Translated(), In("pairs", Source(f), Destination(f)), Masquerade()),
 		}},
 	}
-}
-
-// pairOf returns the fields of a backend and a frontend.
-func pairOf(f Family, protocol uint8) []Field {
-	return []Field{Destination(f), PortOf(protocol), OriginalDestination(f), L4Proto(), OriginalDestinationPort()}
 }
 
 func allOf(f Family, table Table) *Tx {
@@ -117,6 +110,22 @@ func TestRulesAreReadAndPrintedLikeNft(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A rule of another program that matches a direction of connections can be read, which the library cannot do.
+func TestDirectionsAreRead(t *testing.T) {
+	conn, netns := realKernel(t)
+	tx, table := &Tx{}, tables[0]
+	tx.AddTable(table)
+	tx.SetChain(table, Chain{Name: "any"})
+	if err := conn.Commit(t.Context(), tx); err != nil {
+		t.Fatal(err)
+	}
+	runNft(t, netns, "add rule "+table.String()+" any ct original "+table.Family.String()+" daddr 192.0.2.1 accept")
+	state, err := conn.Read(t.Context(), table, nil)
+	if err != nil || state.Chains["any"].Is(Chain{Name: "any"}) {
+		t.Errorf("read %v, %v, want another chain", state, err)
 	}
 }
 

@@ -6,8 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/sluice-proxy/sluice/internal/linux/nft"
 )
 
@@ -93,11 +91,12 @@ func addDynamicMap(tx *nft.Tx, t nft.Table) {
 
 func addCounters(tx *nft.Tx, t nft.Table) {
 	counts := nft.Set{
-		Name: "counts", Key: []nft.Type{nft.Port, nft.Addr, nft.Port}, Dynamic: true, Size: 16, Timeout: time.Minute,
+		Name: "counts", Key: []nft.Type{nft.Addr, nft.Proto, nft.Port, nft.Index},
+		Dynamic: true, Size: 16, Timeout: time.Minute,
 	}
 	tx.AddSet(t, counts)
-	addChain(tx, t, nat(nft.Postrouting), nft.OfProtocol(unix.IPPROTO_TCP), nft.Count(counts.Name,
-		nft.PortOf(unix.IPPROTO_TCP), nft.OriginalDestination(t.Family), nft.OriginalDestinationPort()))
+	addChain(tx, t, nat(nft.Prerouting), nft.Count(counts.Name,
+		nft.Destination(t.Family), nft.L4Proto(), nft.DestinationPort(), nft.Priority()))
 }
 
 // sampleAddr returns an address of a family.

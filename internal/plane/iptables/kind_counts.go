@@ -2,6 +2,7 @@ package iptables
 
 import (
 	"context"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -79,7 +80,8 @@ func (c *counts) update(ctx context.Context) (next time.Duration, err error) {
 		}
 		to := sync.OnceValue(func() map[string]plane.Endpoint { return endpoints(routes, ip) })
 		for chain, n := range chains {
-			c.tally.Add(plane.Reading{Object: ip.String() + chain, N: n, Until: began}, func() (at plane.Endpoint, known bool) {
+			r := plane.Reading{Object: plane.Object{In: ip.String(), Name: chain}, N: n, Until: began}
+			c.tally.Add(r, func(netip.AddrPort) (at plane.Endpoint, known bool) {
 				if !first {
 					at, known = to()[chain]
 				}

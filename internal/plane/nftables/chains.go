@@ -29,10 +29,10 @@ func (b builder) fixed() []nft.Chain {
 		{Name: dropped, Rules: []nft.Rule{nft.NewRule(nft.Drop())}},
 	}
 	for s := range spaces {
-		all, outside := b.name(backendElement.in(s)), b.name(outsideBackendElement.in(s))
-		chains = append(chains, b.translation(s, all), b.translation(s, outside),
+		all, outside := backendElement.in(s), outsideBackendElement.in(s)
+		chains = append(chains, b.translation(all), b.translation(outside),
 			nft.Chain{Name: b.name(affinityElement.in(s)), Rules: []nft.Rule{b.identify(s)}},
-			b.recollection(s, all), b.recollection(s, outside))
+			b.recollection(all), b.recollection(outside))
 	}
 	jump := []nft.Rule{nft.NewRule(nft.Jump("services"))}
 	return append(chains,
@@ -41,7 +41,7 @@ func (b builder) fixed() []nft.Chain {
 			Name: "postrouting", Hook: &nft.Hook{Type: "nat", Point: nft.Postrouting, Priority: srcnat}, Rules: b.postrouting(),
 		},
 		nft.Chain{
-			Name: "input", Hook: &nft.Hook{Type: "nat", Point: nft.Input, Priority: srcnat}, Rules: b.count(),
+			Name: "input", Hook: &nft.Hook{Type: "nat", Point: nft.Input, Priority: srcnat}, Rules: cleared(),
 		},
 		nft.Chain{Name: "prerouting", Hook: &nft.Hook{Type: "nat", Point: nft.Prerouting, Priority: dstnat}, Rules: jump},
 		nft.Chain{Name: "output", Hook: &nft.Hook{Type: "nat", Point: nft.Output, Priority: dstnat}, Rules: jump})
@@ -75,11 +75,14 @@ func (b builder) follow(s space, actions object) []nft.Statement {
 	}
 }
 
-// postrouting counts connections, and masquerades marked ones, and those of a backend to itself. It clears the mark.
-// Connections to a backend on this node from outside leave by input instead of postrouting. UDP keeps
-// its port, so that two datagrams that a socket sends at the same time get the same one (draw).
+// cleared returns the rule that clears the priority of translated connections.
+func cleared() []nft.Rule { return []nft.Rule{nft.NewRule(nft.Translated(), nft.ClearPriority())} }
+
+// postrouting masquerades marked connections, and those of a backend to itself. It clears the mark. Connections to a
+// backend on this node from outside leave by input instead of postrouting. UDP keeps its port, so that two datagrams
+// that a socket sends at the same time get the same one (draw).
 func (b builder) postrouting() []nft.Rule {
-	return append(b.count(),
+	return append(cleared(),
 		nft.NewRule(nft.Marked(b.mark), nft.UDP(), nft.MarkFlip(b.mark), nft.MasqueradeInPlace()),
 		nft.NewRule(nft.Marked(b.mark), nft.MarkFlip(b.mark), nft.Masquerade()),
 		nft.NewRule(
@@ -142,12 +145,30 @@ func (b builder) draw(backends string, a action) []nft.Rule {
 
 // translation returns the chain that sends a connection to the chosen backend. If its row has been deleted
 // since the choice, the first backend gets it; if there is none, the packet is dropped.
-func (b builder) translation(s space, backends string) nft.Chain {
-	key := append(s.key(b.f), nft.Priority())
-	translate := nft.TranslateFrom(b.f, backends, key...)
-	return nft.Chain{Name: translates + backends, Rules: []nft.Rule{
-		nft.NewRule(translate), nft.NewRule(nft.Draw(1, 1), translate), nft.NewRule(nft.Drop()),
-	}}
+func (b builder) translation(backends object) nft.Chain {
+	return nft.Chain{Name: translates + b.name(backends), Rules: append(b.translate(backends),
+		nft.NewRule(nft.Draw(1, 1), b.toRow(backends)), nft.NewRule(nft.Drop()))}
+}
+
+// translate returns the rules that send a connection to the backend in the row with the number in the priority, if
+// there is one. They count it, unless the set of counts is full.
+func (b builder) translate(backends object) (rules []nft.Rule) {
+	for _, c := range countings() {
+		if c.of == backends {
+			rules = append(rules, nft.NewRule(append(c.only(b.f),
+				nft.Count(b.name(c.set), b.row(backends)...), b.toRow(backends))...))
+		}
+	}
+	return append(rules, nft.NewRule(b.toRow(backends)))
+}
+
+func (b builder) toRow(backends object) nft.Statement {
+	return nft.TranslateFrom(b.f, b.name(backends), b.row(backends)...)
+}
+
+// row returns the key of a map of backends.
+func (b builder) row(backends object) []nft.Field {
+	return append(backends.space().key(b.f), nft.Priority())
 }
 
 // split applies one action for pods and this node, and another for all other clients.

@@ -2,22 +2,23 @@ package nftables
 
 import (
 	"context"
+	"net/netip"
 	"sync"
 	"time"
 
-	"github.com/sluice-proxy/sluice/internal/cluster"
 	"github.com/sluice-proxy/sluice/internal/linux/nft"
 	"github.com/sluice-proxy/sluice/internal/plane"
 	"github.com/sluice-proxy/sluice/internal/route"
 )
 
-// Rules count new connections by frontend and backend, in elements of sets that they add themselves. Counters in the
-// maps of backends would restart at each change of a backend, and 300,000 elements with a counter for each processor
-// would take hundreds of megabytes. The sets have only pairs that had a new connection within countedFor.
+// Rules count new connections by frontend and row, in elements of sets that they add themselves. Counters in the maps
+// of backends would restart at each change of a row, and 300,000 elements with a counter for each processor would take
+// hundreds of megabytes. The sets have only rows that had a new connection within countedFor. They are read before the
+// backends of rows change.
 
 const (
-	// maxCounts bounds the memory of a set: an element takes some 150 bytes, and 16 for each processor. Connections of
-	// further pairs work, but are not counted.
+	// maxCounts bounds the memory of a set: an element takes some 150 bytes, and 16 for each processor. Connections to
+	// further rows work, but are not counted.
 	maxCounts = 1 << 16
 
 	// countedFor is the time after which an element without a new connection expires. A tally that is read more often
@@ -25,68 +26,56 @@ const (
 	countedFor = time.Hour
 )
 
-// counting is a set of counts, and the connections that it counts.
+// counting is a set of counts, and the map whose rows it counts.
 type counting struct {
-	set      object
-	name     string
-	protocol cluster.Protocol
-	last     []byte // the last bit of the addresses of backends; empty: all
+	set, of object
+	only    func(nft.Family) []nft.Statement // which of the connections
 }
 
-// countings returns the sets of counts. TCP has two, because the kernel walks a set from its start for each part of a
-// listing.
+// countings returns the sets of counts. Most connections are to addresses, for which there are two, because the kernel
+// walks a set from its start for each part of a listing.
 func countings() []counting {
-	return []counting{
-		{tcpCount, "tcp-counts", cluster.TCP, []byte{0}},
-		{oddTCPCount, "odd-tcp-counts", cluster.TCP, []byte{1}},
-		{udpCount, "udp-counts", cluster.UDP, nil},
-		{sctpCount, "sctp-counts", cluster.SCTP, nil},
+	all := []counting{{oddCount, backendElement.in(byAddress), func(f nft.Family) []nft.Statement {
+		return []nft.Statement{nft.LastBit(f, 1)}
+	}}}
+	every := func(nft.Family) []nft.Statement { return nil }
+	for s := range spaces {
+		all = append(all, counting{backendCount.in(s), backendElement.in(s), every},
+			counting{outsideBackendCount.in(s), outsideBackendElement.in(s), every})
 	}
+	return all
 }
 
-// count returns the rules that count a connection after its translation, and clear the priority. Each rule matches a
-// protocol, because nft needs it to print the port of the frontend. The rules are in the base chains, because a jump
-// would take time.
-func (b builder) count() (rules []nft.Rule) {
-	for _, c := range countings() {
-		p := uint8(c.protocol)
-		parts := []nft.Statement{nft.OfProtocol(p)}
-		for _, bit := range c.last {
-			parts = append(parts, nft.LastBit(b.f, bit))
-		}
-		rules = append(rules, nft.NewRule(append(parts, nft.Translated(), nft.ClearPriority(), nft.Count(b.name(c.set),
-			nft.Destination(b.f), nft.PortOf(p), nft.OriginalDestination(b.f), nft.OriginalDestinationPort()))...))
-	}
-	return rules
-}
-
-// counters reads the counters of a set. nft.Conn implements it.
+// counters reads elements. nft.Conn implements it.
 type counters interface {
 	Counters(ctx context.Context, t nft.Table, set string, fn func(nft.Counter)) error
+	Find(ctx context.Context, t nft.Table, set string, keys []string) (map[string]nft.Found, error)
 }
 
 // counts sums up new connections.
 type counts struct {
 	kernel counters
+	layout *layout
 	now    func() time.Time
 
 	mu     sync.Mutex
 	tally  *plane.Tally
-	forget time.Time // when to delete old items of the tally next
+	list   []nft.Counter // of a set
+	forget time.Time     // when to delete old items of the tally next
 }
 
 func newCounts(kernel counters) *counts {
-	return &counts{kernel: kernel, now: time.Now, tally: plane.NewTally()}
+	return &counts{kernel: kernel, layout: newLayout(), now: time.Now, tally: plane.NewTally()}
 }
 
 // Traffic implements plane.Opened.
 func (c *counts) Traffic(ctx context.Context, routes *route.Snapshot) (plane.Counted, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.tally.Read(routes)
+	c.locked(func() { c.tally.Read(routes) })
 	if err := c.read(ctx, sync.OnceValue(func() portsByFront { return portsOf(routes) })); err != nil {
 		return nil, err
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if now := c.now(); !now.Before(c.forget) {
 		c.tally.Forget(now)
 		c.forget = now.Add(time.Minute)
@@ -94,21 +83,18 @@ func (c *counts) Traffic(ctx context.Context, routes *route.Snapshot) (plane.Cou
 	return c.tally.Counted(), nil
 }
 
+func (c *counts) locked(do func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	do()
+}
+
 // read adds the connections that the kernel has counted since the last call. If a listing misses an element by chance,
 // the next one counts its connections, because the tally keeps the last value of an element until it expires.
-func (c *counts) read(ctx context.Context, ports func() portsByFront) error {
+func (c *counts) read(ctx context.Context, ports func() portsByFront) (err error) {
 	for _, ip := range route.Families() {
 		for _, of := range countings() {
-			now := c.now()
-			if err := c.kernel.Counters(ctx, tableFor(ip), of.name, func(e nft.Counter) {
-				r := plane.Reading{Object: of.name + e.Key, N: e.Packets, Until: now.Add(e.Expires)}
-				c.tally.Add(r, func() (at plane.Endpoint, known bool) {
-					half := len(e.Key) / 2 // backend . frontend
-					at.Backend = backendIn(e.Key[:half])
-					at.Port, known = route.Find(ports(), of.protocol, backendIn(e.Key[half:]))
-					return at, known
-				})
-			}); err != nil {
+			if c.locked(func() { err = c.readSet(ctx, ip, of, ports) }); err != nil {
 				return err
 			}
 		}
@@ -116,8 +102,87 @@ func (c *counts) read(ctx context.Context, ports func() portsByFront) error {
 	return nil
 }
 
-// portsByFront finds ports by their frontends.
-type portsByFront map[route.Key]route.PortID
+func (c *counts) readSet(ctx context.Context, ip route.Family, of counting, ports func() portsByFront) error {
+	now, in := c.now(), c.name(ip, of.set)
+	c.list = c.list[:0]
+	err := c.kernel.Counters(ctx, tableFor(ip), c.layout[of.set].Name, func(e nft.Counter) { c.list = append(c.list, e) })
+	if err != nil || len(c.list) == 0 {
+		return err
+	}
+	port := func(e nft.Counter) (id route.PortID, known bool) {
+		id, known = ports()[key{ip, frontendElement.in(of.of.space()), e.Key[:len(e.Key)-len(nft.Key{}.Index(0))]}]
+		return id, known
+	}
+	var unknown []string
+	for _, e := range c.list {
+		if c.tally.Backend(plane.Object{In: in, Name: e.Key}).IsValid() {
+			continue
+		}
+		if _, known := port(e); known {
+			unknown = append(unknown, e.Key)
+		}
+	}
+	rows, err := c.kernel.Find(ctx, tableFor(ip), c.layout[of.of].Name, unknown)
+	if err != nil {
+		return err
+	}
+	for _, e := range c.list {
+		c.tally.Add(reading(in, e, now), func(last netip.AddrPort) (at plane.Endpoint, known bool) {
+			if at.Backend = last; !last.IsValid() {
+				at.Backend = backendIn(rows[e.Key].Data)
+			}
+			at.Port, known = port(e)
+			return at, known && at.Backend.IsValid()
+		})
+	}
+	return nil
+}
+
+// reading returns what an element of a set has counted.
+func reading(in string, e nft.Counter, now time.Time) plane.Reading {
+	return plane.Reading{Object: plane.Object{In: in, Name: e.Key}, N: e.Packets, Until: now.Add(e.Expires)}
+}
+
+// name returns the name of a set of a family.
+func (c *counts) name(ip route.Family, set object) string {
+	return ip.String() + " " + c.layout[set].Name
+}
+
+// leave adds the connections to rows whose backends are about to change. If an element cannot be read, they count for
+// the next backend of the row.
+func (c *counts) leave(ctx context.Context, rows []leaving) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, r := range rows {
+		for _, of := range countings() {
+			if of.of != r.of {
+				continue
+			}
+			now, in := c.now(), c.name(r.ip, of.set)
+			found, _ := c.kernel.Find(ctx, tableFor(r.ip), c.layout[of.set].Name, []string{r.name})
+			if e, has := found[r.name]; has {
+				c.tally.Add(reading(in, e.Counter, now), func(netip.AddrPort) (plane.Endpoint, bool) {
+					return plane.Endpoint{Port: r.port, Backend: r.backend}, true
+				})
+			}
+			c.tally.Move(plane.Object{In: in, Name: r.name})
+		}
+	}
+}
+
+// leaveAll is called after any rows may have changed.
+func (c *counts) leaveAll() { c.locked(c.tally.MoveAll) }
+
+// leaving is a row of a Service port whose backend is about to change.
+type leaving struct {
+	key
+
+	port    route.PortID
+	backend netip.AddrPort
+}
+
+// portsByFront finds ports by the elements of their frontends.
+type portsByFront map[key]route.PortID
 
 // noPorts makes read skip the connections counted so far.
 func noPorts() portsByFront { return nil }
@@ -128,7 +193,7 @@ func portsOf(routes *route.Snapshot) portsByFront {
 		for i := range svc.Ports {
 			p := &svc.Ports[i]
 			for j := range p.Frontends {
-				ports[p.Key(&p.Frontends[j])] = p.ID(svc.Name)
+				ports[keyOf(p, &p.Frontends[j])] = p.ID(svc.Name)
 			}
 		}
 	}

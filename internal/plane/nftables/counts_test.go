@@ -2,10 +2,10 @@ package nftables
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,62 +19,107 @@ import (
 	"github.com/sluice-proxy/sluice/internal/testing/planetest"
 )
 
-// listedCounters are the counters that a kernel lists, by table.
-type listedCounters map[nft.Table][]nft.Counter
+// listed is a kernel with counters, and the backends of all rows, by set.
+type listed struct {
+	counters map[string][]nft.Counter
+	rows     map[string]string
+}
 
-func (l listedCounters) Counters(_ context.Context, t nft.Table, set string, fn func(nft.Counter)) error {
-	switch set {
-	case "tcp-counts":
-		for _, c := range l[t] {
-			fn(c)
-		}
-	case "odd-tcp-counts", "udp-counts", "sctp-counts":
-	default:
-		return errors.New("no such set: " + set)
+func (l *listed) Counters(_ context.Context, t nft.Table, set string, fn func(nft.Counter)) error {
+	for _, c := range l.counters[t.Family.String()+" "+set] {
+		fn(c)
 	}
 	return nil
 }
 
-// counterOf returns the element of connections to an address that a backend gets.
-func counterOf(to, backend string, n uint64) nft.Counter {
-	a, b := netip.MustParseAddrPort(to), netip.MustParseAddrPort(backend)
-	key := nft.Key{}.Addr(b.Addr()).Port(b.Port()).Addr(a.Addr()).Port(a.Port())
-	return nft.Counter{Key: string(key), Packets: n, Expires: time.Minute}
+func (l *listed) Find(_ context.Context, t nft.Table, set string, keys []string) (map[string]nft.Found, error) {
+	of, found := t.Family.String()+" "+set, map[string]nft.Found{}
+	for _, key := range keys {
+		if data, has := l.rows[of+" "+key]; has {
+			found[key] = nft.Found{Data: data}
+		}
+		for _, c := range l.counters[of] {
+			if c.Key == key {
+				found[key] = nft.Found{Counter: c}
+			}
+		}
+	}
+	return found, nil
 }
 
-// Elements count for the Service port with the frontend, at any address of the node if that is a NodePort. Connections
-// that others translate are left out, and so are those that were counted before.
+// rowOf returns the IP family and the key of a row. A frontend without an address is a NodePort.
+func rowOf(front string, row uint32) (family, key string) {
+	a, k := netip.MustParseAddrPort(front), nft.Key{}
+	if !a.Addr().IsUnspecified() {
+		k = k.Addr(a.Addr())
+	}
+	if family = "ip "; a.Addr().Is6() {
+		family = "ip6 "
+	}
+	return family, rowKey(string(k.Proto(6).Port(a.Port())), row)
+}
+
+// count sets the counter of a row in a set.
+func (l *listed) count(set, front string, row uint32, n uint64) {
+	family, key := rowOf(front, row)
+	of := family + set
+	l.counters[of] = slices.DeleteFunc(l.counters[of], func(c nft.Counter) bool { return c.Key == key })
+	l.counters[of] = append(l.counters[of], nft.Counter{Key: key, Packets: n, Expires: time.Minute})
+}
+
+// serve sets the backend of a row in a map.
+func (l *listed) serve(in, front string, row uint32, backend string) {
+	family, key := rowOf(front, row)
+	l.rows[family+in+" "+key] = rowData(netip.MustParseAddrPort(backend))
+}
+
+// Elements count for the Service port with the frontend, and for the backend of the row. Those of no Service are left
+// out, as those of no row, and what was counted before. After a row has got another backend, it counts for that.
 func TestElementsCountForPorts(t *testing.T) {
-	routes := snapshot(planetest.EveryShape())
-	v4, v6 := bothTables[0], bothTables[1]
-	kernel := listedCounters{v4: {counterOf("172.30.0.1:80", "10.180.1.1:8080", 100)}}
+	routes, kernel := snapshot(planetest.EveryShape()), &listed{map[string][]nft.Counter{}, map[string]string{}}
+	kernel.serve("backends", "172.30.0.1:80", 1, "10.180.1.1:8080")
+	kernel.serve("backends", "203.0.113.1:80", 2, "10.180.2.1:8080")
+	kernel.serve("backends", "172.30.0.2:81", 1, "10.180.2.2:8080") // no port of a Service
+	kernel.serve("backends", "[fd00:172:30::1]:80", 1, "[fd00:10:180:1::1]:8080")
+	kernel.serve("nodeport-backends", "0.0.0.0:30010", 1, "10.180.1.1:8080")
+	kernel.serve("nodeport-outside-backends", "0.0.0.0:30010", 2, "10.180.2.1:8080")
+	kernel.count("odd-counts", "172.30.0.1:80", 1, 100)
 	c := newCounts(kernel)
 	if err := c.read(t.Context(), noPorts); err != nil {
 		t.Fatal(err)
 	}
-	kernel[v4] = []nft.Counter{
-		counterOf("172.30.0.1:80", "10.180.1.1:8080", 101),
-		counterOf("192.168.0.2:30010", "10.180.1.1:8080", 2),
-		counterOf("192.168.1.2:30010", "10.180.2.1:8080", 3),
-		counterOf("203.0.113.1:80", "10.180.2.1:8080", 4),
-		counterOf("172.30.0.2:81", "10.180.2.2:8080", 5),      // no port of a Service
-		counterOf("198.51.100.99:80", "172.17.0.2:8080", 600), // another program
+	kernel.count("odd-counts", "172.30.0.1:80", 1, 101)
+	kernel.count("nodeport-counts", "0.0.0.0:30010", 1, 2)
+	kernel.count("nodeport-outside-counts", "0.0.0.0:30010", 2, 3)
+	kernel.count("odd-counts", "203.0.113.1:80", 2, 4)
+	kernel.count("counts", "172.30.0.2:81", 1, 5)
+	kernel.count("odd-counts", "172.30.0.1:80", 9, 600) // no row
+	kernel.count("odd-counts", "[fd00:172:30::1]:80", 1, 7)
+	if _, err := c.Traffic(t.Context(), routes); err != nil {
+		t.Fatal(err)
 	}
-	kernel[v6] = []nft.Counter{counterOf("[fd00:172:30::1]:80", "[fd00:10:180:1::1]:8080", 7)}
+	id := route.PortID{
+		Service: cluster.Name{Namespace: "ns", Name: "svc-1"}, Name: "tcp", Protocol: cluster.TCP, Family: route.IPv4,
+	}
+	kernel.count("odd-counts", "172.30.0.1:80", 1, 121)
+	_, row := rowOf("172.30.0.1:80", 1)
+	c.leave(t.Context(), []leaving{{
+		key{route.IPv4, backendElement.in(byAddress), row}, id, netip.MustParseAddrPort("10.180.1.1:8080"),
+	}})
+	kernel.serve("backends", "172.30.0.1:80", 1, "10.180.9.9:8080")
+	kernel.count("odd-counts", "172.30.0.1:80", 1, 151)
 	got, err := c.Traffic(t.Context(), routes)
 	if err != nil {
 		t.Fatal(err)
 	}
 	of := func(n uint64) plane.Traffic { return plane.Traffic{plane.Connections: n} }
-	id := route.PortID{
-		Service: cluster.Name{Namespace: "ns", Name: "svc-1"}, Name: "tcp", Protocol: cluster.TCP, Family: route.IPv4,
-	}
 	id6 := id
 	id6.Family = route.IPv6
 	want := plane.Counted{
-		id: {Traffic: of(10), Backends: map[netip.AddrPort]plane.BackendTraffic{
-			netip.MustParseAddrPort("10.180.1.1:8080"): {Connections: 3},
+		id: {Traffic: of(60), Backends: map[netip.AddrPort]plane.BackendTraffic{
+			netip.MustParseAddrPort("10.180.1.1:8080"): {Connections: 23},
 			netip.MustParseAddrPort("10.180.2.1:8080"): {Connections: 7},
+			netip.MustParseAddrPort("10.180.9.9:8080"): {Connections: 30},
 		}},
 		id6: {Traffic: of(7), Backends: map[netip.AddrPort]plane.BackendTraffic{
 			netip.MustParseAddrPort("[fd00:10:180:1::1]:8080"): {Connections: 7},
@@ -96,10 +141,9 @@ func TestCountersAreLoadedAgain(t *testing.T) {
 	conn, netns := realKernel(t)
 	change := planetest.Compile(planetest.EveryShape(), route.Options{})
 	load(t, conn, change)
-	const add = "add element ip sluice odd-tcp-counts " +
-		"{ 10.180.1.1 . 8080 . 172.30.0.1 . 80 counter packets 3 bytes 180 timeout 1h }\n" +
-		"add element ip6 sluice udp-counts " +
-		"{ fd00:10:180:1::1 . 53 . fd00:172:30::1 . 80 counter packets 4 bytes 9 timeout 1h }\n"
+	const add = "add element ip sluice odd-counts " +
+		"{ 172.30.0.1 . tcp . 80 . 0:1 counter packets 3 bytes 180 timeout 1h }\n" +
+		"add element ip6 sluice nodeport-counts { udp . 53 . 0:1 counter packets 4 bytes 9 timeout 1h }\n"
 	nftables := func(input string, args ...string) string {
 		t.Helper()
 		out, err := runNft(t, netns, input, args...)
@@ -114,7 +158,7 @@ func TestCountersAreLoadedAgain(t *testing.T) {
 	for table, want := range map[nft.Table]struct {
 		set     string
 		packets uint64
-	}{bothTables[0]: {"odd-tcp-counts", 3}, bothTables[1]: {"udp-counts", 4}} {
+	}{bothTables[0]: {"odd-counts", 3}, bothTables[1]: {"nodeport-counts", 4}} {
 		var list []nft.Counter
 		err := conn.Counters(t.Context(), table, want.set, func(c nft.Counter) { list = append(list, c) })
 		if err != nil || len(list) != 1 || list[0].Packets != want.packets {
@@ -150,8 +194,10 @@ func BenchmarkTraffic(b *testing.B) {
 		for k := range 3 {
 			pod := netip.AddrFrom4([4]byte{10, byte(k), byte(i >> 8), byte(i)}).String()
 			slice.Endpoints = append(slice.Endpoints, planetest.Endpoint(pod, "b"))
-			const add = "add element ip sluice %s { %s . 8080 . %s . 80 counter packets %d bytes 1 timeout 1h }\n"
-			fmt.Fprintf(&elements, add, [...]string{"tcp-counts", "odd-tcp-counts"}[i%2], pod, addr, 1+i+k)
+			const add = "add element ip sluice %s { %s . tcp . 80 . 0:%d counter packets %d bytes 1 timeout 1h }\n" +
+				"add element ip sluice backends { %s . tcp . 80 . 0:%d : %s . 8080 }\n"
+			set := [...]string{"counts", "odd-counts"}[i%2]
+			fmt.Fprintf(&elements, add, set, addr, k+1, 1+i+k, addr, k+1, pod)
 		}
 		s.SetSlice(slice)
 	}
@@ -161,6 +207,9 @@ func BenchmarkTraffic(b *testing.B) {
 		b.Fatalf("%v\n%.2000s", err, out)
 	}
 	c, routes := newCounts(&growing{counters: conn}), snapshot(s)
+	if _, err := c.Traffic(b.Context(), routes); err != nil { // finds the backends of the rows, once
+		b.Fatal(err)
+	}
 	b.ReportAllocs()
 	began := cpuTime(b)
 	for b.Loop() {

@@ -58,7 +58,7 @@ func open(ctx context.Context, s plane.Setup) (*plane.Opened, error) {
 		s.Log.Warn("Cannot count the connections of Services with least connections, retrying", "error", err)
 	})
 	opt := options(s)
-	opt.Live = count.take
+	opt.Live, opt.counts = count.take, counts
 	metrics, writeFailed := failures(s.Families)
 	p := New(conn, opt)
 	passing, status, err := openDirect(s, conn)

@@ -43,10 +43,7 @@ const (
 	podRanges                                // clients that count as pods
 	allowedRanges                            // frontend . source: allowed clients
 	clientElement                            // id of a port . client -> number of the backend it keeps; rules add them
-	tcpCount                                 // backend . frontend, with the number of connections; rules add them
-	oddTCPCount                              //
-	udpCount                                 //
-	sctpCount                                //
+	oddCount                                 // as backendCount by address, for odd addresses
 	spaceElement
 )
 
@@ -58,6 +55,8 @@ const (
 	insideElement                       // key -> action for clients on this node, if others are treated differently
 	outsideElement                      // key -> action for these others
 	frontendElement                     // key -> action
+	backendCount                        // key . index, with the connections to the row; rules add them
+	outsideBackendCount                 // the same of outsideBackendElement
 	perSpace
 )
 
@@ -98,6 +97,9 @@ func (s space) key(f nft.Family) []nft.Field {
 	return []nft.Field{nft.L4Proto(), nft.DestinationPort()}
 }
 
+// space is that of an object that each space has.
+func (o object) space() space { return space((o - spaceElement) / perSpace) }
+
 func (o object) in(s space) object { return spaceElement + o + object(s)*perSpace }
 
 // ranged: all ranges of a frontend, or of pods, are one entry.
@@ -125,11 +127,10 @@ func newLayout() *layout {
 			Dynamic: true, Size: maxClients,
 		},
 	}
-	for _, c := range countings() {
-		l[c.set] = nft.Set{
-			Name: c.name, Key: slices.Concat(backend, backend), Dynamic: true, Size: maxCounts, Timeout: countedFor,
-		}
+	counts := func(s space, name string) nft.Set {
+		return nft.Set{Name: name, Key: with(s, nft.Index), Dynamic: true, Size: maxCounts, Timeout: countedFor}
 	}
+	l[oddCount] = counts(byAddress, "odd-counts")
 	for s := range spaces {
 		for of, set := range []nft.Set{
 			backendElement:        {Name: "backends", Key: with(s, nft.Index), Data: backend},
@@ -138,6 +139,8 @@ func newLayout() *layout {
 			insideElement:         {Name: "inside", Key: keys[s], Data: action},
 			outsideElement:        {Name: "outside", Key: keys[s], Data: action},
 			frontendElement:       {Name: "fronts", Key: keys[s], Data: action},
+			backendCount:          counts(s, "counts"),
+			outsideBackendCount:   counts(s, "outside-counts"),
 		} {
 			set.Name = s.name() + set.Name
 			l[object(of).in(s)] = set

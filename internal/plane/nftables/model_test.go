@@ -301,7 +301,8 @@ func (m editor) edits(t nft.Table, state *nft.State) *nft.Tx {
 		}
 	case 2: // add a row behind a free slot, and a frontend of no Service
 		key := nft.Key{}.Addr(netipOf(t, m.IntN(9))).Proto(6).Port(80)
-		tx.Add(t, l[backendElement.in(byAddress)], row(string(key), 1+uint32(m.IntN(30)), backendOf(t)))
+		row := nft.Element{Key: rowKey(string(key), 1+uint32(m.IntN(30))), Data: rowData(backendOf(t))}
+		tx.Add(t, l[backendElement.in(byAddress)], row)
 		tx.Add(t, l[frontendElement.in(byAddress)], nft.Element{Key: string(key), Data: action(0x10002).data()})
 	case 3: // empty a chain to which others jump
 		if c := (nft.Chain{Name: chain}); state.Chains[chain].SameHook(c) {

@@ -36,6 +36,8 @@ type Options struct {
 	// Live returns the connections that were counted since it was called last, for the next plan of a change; nil: none
 	// were. A nil function counts none.
 	Live func() *Live
+
+	counts *counts // nil: nothing counts
 }
 
 // Plane programs nf_tables. It implements plane.Plane.

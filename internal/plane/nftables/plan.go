@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"context"
 	"iter"
 
 	"github.com/sluice-proxy/sluice/internal/cluster"
@@ -15,6 +16,17 @@ import (
 type Plan struct {
 	*ledger.Plan[key, value]
 	steps int
+
+	counts  *counts // nil: nothing counts
+	leaving []leaving
+}
+
+// Apply implements plane.Plan. It first reads the counts of rows that it changes.
+func (p *Plan) Apply(ctx context.Context) error {
+	if len(p.leaving) > 0 {
+		p.counts.leave(ctx, p.leaving)
+	}
+	return p.Plan.Apply(ctx)
 }
 
 // Steps returns the number of entries to write.
@@ -37,7 +49,7 @@ func (p *Plane) change(c route.Change) plane.Plan {
 	if c.OldHost != nil {
 		render = newRenderer(p.layout, c.Table.Host, p.opt)
 	}
-	plan := &Plan{Plan: p.ledger.Change(p.writer(render))}
+	plan := &Plan{Plan: p.ledger.Change(p.writer(render)), counts: p.opt.counts}
 	if c.OldHost != nil {
 		plan.Host(p.render.host(), render.host())
 		plan.Depend(render.replaces(p.render))
@@ -52,10 +64,26 @@ func (p *Plane) change(c route.Change) plane.Plan {
 	for i, t := range c.Touched {
 		plan.Service(t.Name, p.render.service(nil, t.Name, olds[i], is), render.service(nil, t.Name, nows[i], was))
 	}
+	if plan.counts != nil {
+		plan.leaving = leavings(c.Touched, olds, is)
+	}
 	plan.End()
 	plan.count()
 	plan.Learn(func() { p.learn(draft, render) })
 	return plan
+}
+
+// leavings returns the rows of frontends of Services that they do not have afterwards.
+func leavings(of []route.Touch, olds [][]front, is map[key]*front) (rows []leaving) {
+	for i, t := range of {
+		for j := range olds[i] {
+			f := &olds[i][j]
+			for k, backend := range f.differing(is[f.key]) {
+				rows = append(rows, leaving{k, f.port.ID(t.Name), backend})
+			}
+		}
+	}
+	return rows
 }
 
 func (p *Plane) learn(d *draft, r *renderer) {
@@ -125,7 +153,12 @@ func (c *comparison) parts(names []cluster.Name, size int) iter.Seq[plane.Plan] 
 		c.add(plan, left)
 		plan.End()
 		plan.count()
-		plan.Learn(func() { c.plane.learn(c.draft, c.render) })
+		plan.Learn(func() {
+			c.plane.learn(c.draft, c.render)
+			if counts := c.plane.opt.counts; counts != nil {
+				counts.leaveAll()
+			}
+		})
 		yield(plan)
 	}
 }

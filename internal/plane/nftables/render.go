@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"iter"
 	"net/netip"
 	"slices"
 	"strings"
@@ -110,30 +111,38 @@ func (r *renderer) front(list []entry, service cluster.Name, f *front) []entry {
 	return list
 }
 
-// differingRows appends the rows that the same frontend does not have in another state; nil: it has none.
+// differingRows appends the rows that the same frontend does not have in another state.
 func (f *front) differingRows(list []entry, other *front) []entry {
-	if other == nil {
-		other = &front{}
-	}
-	for leg := range f.rows {
-		for pool, slots := range f.rows[leg] {
-			same := other.rows[leg][pool]
-			for at, backend := range slots {
-				if backend.IsValid() && (at >= len(same) || backend != same[at]) {
-					e := row(f.key.name, number(pool, at), backend)
-					list = append(list, entry{Key: key{f.key.ip, f.rowsOf(leg), e.Key}, Value: value{data: e.Data}})
-				}
-			}
-		}
+	for k, backend := range f.differing(other) {
+		list = append(list, entry{Key: k, Value: value{data: rowData(backend)}})
 	}
 	return list
 }
 
-func row(frontend string, number uint32, backend netip.AddrPort) nft.Element {
-	return nft.Element{
-		Key:  rowKey(frontend, number),
-		Data: string(make(nft.Key, 0, 20).Addr(backend.Addr()).Port(backend.Port())),
+// differing returns the rows that the same frontend does not have in another state; nil: it has none.
+func (f *front) differing(other *front) iter.Seq2[key, netip.AddrPort] {
+	if other == nil {
+		other = &front{}
 	}
+	return func(yield func(key, netip.AddrPort) bool) {
+		for leg := range f.rows {
+			for pool, slots := range f.rows[leg] {
+				same := other.rows[leg][pool]
+				for at, backend := range slots {
+					if !backend.IsValid() || at < len(same) && backend == same[at] {
+						continue
+					}
+					if !yield(key{f.key.ip, f.rowsOf(leg), rowKey(f.key.name, number(pool, at))}, backend) {
+						return
+					}
+				}
+			}
+		}
+	}
+}
+
+func rowData(backend netip.AddrPort) string {
+	return string(make(nft.Key, 0, 20).Addr(backend.Addr()).Port(backend.Port()))
 }
 
 // rowKey returns the key of the row of a frontend with a number.

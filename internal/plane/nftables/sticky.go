@@ -110,11 +110,8 @@ func (b builder) identify(s space) nft.Rule {
 
 // recollection returns the chain that sends a client to its backend, or, if the priority is a number instead
 // of an id, to the backend with that number. If there is none, it forgets the client and restores the id.
-func (b builder) recollection(s space, backends string) nft.Chain {
-	return nft.Chain{Name: lookups + backends, Rules: []nft.Rule{
-		nft.NewRule(nft.SetPriority(b.name(clientElement), b.client()...)),
-		nft.NewRule(nft.TranslateFrom(b.f, backends, append(s.key(b.f), nft.Priority())...)),
-		b.identify(s),
-		nft.NewRule(nft.Forget(b.name(clientElement), b.client()...)),
-	}}
+func (b builder) recollection(backends object) nft.Chain {
+	rules := []nft.Rule{nft.NewRule(nft.SetPriority(b.name(clientElement), b.client()...))}
+	return nft.Chain{Name: lookups + b.name(backends), Rules: append(append(rules, b.translate(backends)...),
+		b.identify(backends.space()), nft.NewRule(nft.Forget(b.name(clientElement), b.client()...)))}
 }

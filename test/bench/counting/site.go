@@ -29,7 +29,7 @@ type site struct {
 	port    uint16 // of the backend
 	listens int
 	sockets []int    // to connect with
-	rules   []string // of postrouting, as they are
+	rules   []string // of the chain that translates and counts, as they are
 	ends    [2]int   // of a connection
 }
 
@@ -62,24 +62,26 @@ func (backend placement) site(t lab.T, l *lab.Lab, node *lab.Host, i byte) *site
 	if err != nil {
 		t.Fatalf("a connection to the Service: %v", err)
 	}
-	for line := range strings.Lines(node.MustRun("nft", "list", "chain", "ip", "sluice", "postrouting")) {
-		if line = strings.TrimSpace(line); strings.HasPrefix(line, "ct ") || strings.HasPrefix(line, "meta ") {
+	for line := range strings.Lines(node.MustRun("nft", "list", "chain", "ip", "sluice", chain)) {
+		if line = strings.TrimSpace(line); strings.Contains(line, "dnat") || line == "drop" {
 			s.rules = append(s.rules, line)
 		}
 	}
-	if len(s.counting()) != len(s.plain())+3 {
+	if len(s.counting()) != len(s.plain())+2 {
 		t.Fatalf("the rules are\n%s", strings.Join(s.rules, "\n"))
 	}
 	return s
 }
 
-// counting returns the rules of postrouting as they are.
+// chain is the chain that translates and counts connections to addresses.
+const chain = "at-backends"
+
+// counting returns the rules of the chain as they are.
 func (s *site) counting() []string { return s.rules }
 
-// plain returns what the rules were without counts.
+// plain returns the rules that do not count.
 func (s *site) plain() []string {
-	return append([]string{"ct status dnat meta priority set none"},
-		slices.DeleteFunc(slices.Clone(s.rules), func(r string) bool { return strings.Contains(r, "update @") })...)
+	return slices.DeleteFunc(slices.Clone(s.rules), func(r string) bool { return strings.Contains(r, "update @") })
 }
 
 func (s *site) load(backend netip.Addr) error {
@@ -116,10 +118,10 @@ func (s *site) listen(on *lab.Host) error {
 	})
 }
 
-// rewrite replaces the rules of postrouting.
+// rewrite replaces the rules of the chain.
 func (s *site) rewrite(rules []string) {
-	const add = "add rule ip sluice postrouting "
-	s.node.Nft("flush chain ip sluice postrouting\n" + add + strings.Join(rules, "\n"+add) + "\n")
+	const add = "add rule ip sluice " + chain + " "
+	s.node.Nft("flush chain ip sluice " + chain + "\n" + add + strings.Join(rules, "\n"+add) + "\n")
 }
 
 // socket returns a socket that is reset when it is closed.
