@@ -71,6 +71,9 @@ type Found struct {
 
 // Find returns those of the elements with these keys that exist, by key; none if the set or the table does not exist.
 func (c *Conn) Find(ctx context.Context, t Table, set string, keys []string) (map[string]Found, error) {
+	if len(keys) == 0 {
+		return nil, nil
+	}
 	found := map[string]Found{}
 	err := c.attempt(ctx, func() error {
 		for part := range slices.Chunk(keys, keysPerRequest) {

@@ -2,7 +2,9 @@ package nftables
 
 import (
 	"context"
+	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -148,33 +150,43 @@ func (c *counts) name(ip route.Family, set object) string {
 	return ip.String() + " " + c.layout[set].Name
 }
 
-// leave adds the connections to rows whose backends are about to change. If an element cannot be read, they count for
-// the next backend of the row.
-func (c *counts) leave(ctx context.Context, rows []leaving) {
+// readRows adds the connections to rows whose backends are about to change. If elements cannot be read, they count for
+// the next backend of their row.
+func (c *counts) readRows(ctx context.Context, rows []changedRow) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, r := range rows {
+	for _, ip := range route.Families() {
 		for _, of := range countings() {
-			if of.of != r.of {
-				continue
+			in := map[string]changedRow{}
+			for _, r := range rows {
+				if r.ip == ip && r.of == of.of {
+					in[r.name] = r
+				}
 			}
-			now, in := c.now(), c.name(r.ip, of.set)
-			found, _ := c.kernel.Find(ctx, tableFor(r.ip), c.layout[of.set].Name, []string{r.name})
-			if e, has := found[r.name]; has {
-				c.tally.Add(reading(in, e.Counter, now), func(netip.AddrPort) (plane.Endpoint, bool) {
-					return plane.Endpoint{Port: r.port, Backend: r.backend}, true
-				})
-			}
-			c.tally.Move(plane.Object{In: in, Name: r.name})
+			c.readElements(ctx, ip, of, in)
 		}
 	}
 }
 
-// leaveAll is called after any rows may have changed.
-func (c *counts) leaveAll() { c.locked(c.tally.MoveAll) }
+// readElements adds the connections to rows that a set counts, by the keys of their elements.
+func (c *counts) readElements(ctx context.Context, ip route.Family, of counting, rows map[string]changedRow) {
+	now, in := c.now(), c.name(ip, of.set)
+	found, _ := c.kernel.Find(ctx, tableFor(ip), c.layout[of.set].Name, slices.Collect(maps.Keys(rows)))
+	for key, r := range rows {
+		if e, has := found[key]; has {
+			c.tally.Add(reading(in, e.Counter, now), func(netip.AddrPort) (plane.Endpoint, bool) {
+				return plane.Endpoint{Port: r.port, Backend: r.backend}, true
+			})
+		}
+		c.tally.Move(plane.Object{In: in, Name: key})
+	}
+}
 
-// leaving is a row of a Service port whose backend is about to change.
-type leaving struct {
+// forgetRows is called after any rows may have changed.
+func (c *counts) forgetRows() { c.locked(c.tally.MoveAll) }
+
+// changedRow is a row of a Service port whose backend is about to change.
+type changedRow struct {
 	key
 
 	port    route.PortID

@@ -103,7 +103,7 @@ func TestElementsCountForPorts(t *testing.T) {
 	}
 	kernel.count("odd-counts", "172.30.0.1:80", 1, 121)
 	_, row := rowOf("172.30.0.1:80", 1)
-	c.leave(t.Context(), []leaving{{
+	c.readRows(t.Context(), []changedRow{{
 		key{route.IPv4, backendElement.in(byAddress), row}, id, netip.MustParseAddrPort("10.180.1.1:8080"),
 	}})
 	kernel.serve("backends", "172.30.0.1:80", 1, "10.180.9.9:8080")
@@ -182,6 +182,39 @@ func (g *growing) Counters(ctx context.Context, t nft.Table, set string, fn func
 // BenchmarkTraffic reads the counters of 10,000 Services with three backends each, all of which had new connections.
 func BenchmarkTraffic(b *testing.B) {
 	const services = 10_000
+	conn, routes := busyServices(b, services)
+	c := newCounts(&growing{counters: conn})
+	if _, err := c.Traffic(b.Context(), routes); err != nil { // finds the backends of the rows, once
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	began := cpuTime(b)
+	for b.Loop() {
+		if all, err := c.Traffic(b.Context(), routes); err != nil || len(all) != services {
+			b.Fatalf("%d ports, %v", len(all), err)
+		}
+	}
+	b.ReportMetric((cpuTime(b)-began)/float64(b.N), "cpu-ms/op")
+}
+
+// BenchmarkReadRows reads the counters of two rows among 30,000, as before a change of an endpoint.
+func BenchmarkReadRows(b *testing.B) {
+	conn, _ := busyServices(b, 10_000)
+	c := newCounts(conn)
+	var rows []changedRow
+	for row := range uint32(2) {
+		_, name := rowOf("172.16.1.1:80", row+1)
+		rows = append(rows, changedRow{key: key{route.IPv4, backendElement.in(byAddress), name}})
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		c.readRows(b.Context(), rows)
+	}
+}
+
+// busyServices loads Services with three backends each into a kernel, whose counters are not 0.
+func busyServices(b *testing.B, services int) (*nft.Conn, *route.Snapshot) {
+	b.Helper()
 	s := cluster.NewStore()
 	var elements strings.Builder
 	for i := range services {
@@ -206,18 +239,7 @@ func BenchmarkTraffic(b *testing.B) {
 	if out, err := runNft(b, netns, elements.String(), "-f", "-"); err != nil {
 		b.Fatalf("%v\n%.2000s", err, out)
 	}
-	c, routes := newCounts(&growing{counters: conn}), snapshot(s)
-	if _, err := c.Traffic(b.Context(), routes); err != nil { // finds the backends of the rows, once
-		b.Fatal(err)
-	}
-	b.ReportAllocs()
-	began := cpuTime(b)
-	for b.Loop() {
-		if all, err := c.Traffic(b.Context(), routes); err != nil || len(all) != services {
-			b.Fatalf("%d ports, %v", len(all), err)
-		}
-	}
-	b.ReportMetric((cpuTime(b)-began)/float64(b.N), "cpu-ms/op")
+	return conn, snapshot(s)
 }
 
 // cpuTime returns the milliseconds that this process has used a CPU.

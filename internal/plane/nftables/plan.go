@@ -18,13 +18,13 @@ type Plan struct {
 	steps int
 
 	counts  *counts // nil: nothing counts
-	leaving []leaving
+	changed []changedRow
 }
 
 // Apply implements plane.Plan. It first reads the counts of rows that it changes.
 func (p *Plan) Apply(ctx context.Context) error {
-	if len(p.leaving) > 0 {
-		p.counts.leave(ctx, p.leaving)
+	if len(p.changed) > 0 {
+		p.counts.readRows(ctx, p.changed)
 	}
 	return p.Plan.Apply(ctx)
 }
@@ -65,7 +65,7 @@ func (p *Plane) change(c route.Change) plane.Plan {
 		plan.Service(t.Name, p.render.service(nil, t.Name, olds[i], is), render.service(nil, t.Name, nows[i], was))
 	}
 	if plan.counts != nil {
-		plan.leaving = leavings(c.Touched, olds, is)
+		plan.changed = changedRows(c.Touched, olds, is)
 	}
 	plan.End()
 	plan.count()
@@ -73,13 +73,13 @@ func (p *Plane) change(c route.Change) plane.Plan {
 	return plan
 }
 
-// leavings returns the rows of frontends of Services that they do not have afterwards.
-func leavings(of []route.Touch, olds [][]front, is map[key]*front) (rows []leaving) {
+// changedRows returns the rows of frontends of Services that they do not have afterwards.
+func changedRows(of []route.Touch, olds [][]front, is map[key]*front) (rows []changedRow) {
 	for i, t := range of {
 		for j := range olds[i] {
 			f := &olds[i][j]
 			for k, backend := range f.differing(is[f.key]) {
-				rows = append(rows, leaving{k, f.port.ID(t.Name), backend})
+				rows = append(rows, changedRow{k, f.port.ID(t.Name), backend})
 			}
 		}
 	}
@@ -156,7 +156,7 @@ func (c *comparison) parts(names []cluster.Name, size int) iter.Seq[plane.Plan] 
 		plan.Learn(func() {
 			c.plane.learn(c.draft, c.render)
 			if counts := c.plane.opt.counts; counts != nil {
-				counts.leaveAll()
+				counts.forgetRows()
 			}
 		})
 		yield(plan)
