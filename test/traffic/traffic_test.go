@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -68,6 +69,37 @@ func TestConnectionsAreCountedByBackend(t *testing.T) {
 			s.compare("later")
 			stop()
 		})
+	}
+}
+
+// Connections are served, although the sets of counts are full.
+func TestFullSetsOfCounts(t *testing.T) {
+	s := newSite(t)
+	defer s.open(nftables.Kind())()
+	for _, name := range []string{"web", "sticky"} {
+		s.endpoints(name, s.pods[:2]...)
+	}
+	s.endpoints("node", s.NodeA)
+	s.sync()
+	for _, set := range []string{"counts", "odd-counts"} {
+		var fill strings.Builder
+		for i := range 1 << 16 {
+			fmt.Fprintf(&fill, "add element ip sluice %s { 198.51.%d.%d . tcp . 1 . 0:1 }\n", set, i>>8, i&0xff)
+		}
+		s.NodeA.Nft(fill.String())
+	}
+	s.everyConnection()
+	s.first()
+	counted := s.traffic()
+	for id, backends := range s.want {
+		opened := uint64(0)
+		for _, n := range backends {
+			opened += n
+		}
+		n := counted[id].Traffic[plane.Connections]
+		if all := id.Family == route.IPv6; n == 0 || n > opened || all != (n == opened) {
+			t.Errorf("%v: %d of %d connections are counted, want all: %v", id, n, opened, all)
+		}
 	}
 }
 
