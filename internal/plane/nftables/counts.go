@@ -48,6 +48,15 @@ func countings() []counting {
 	return all
 }
 
+// counts reports whether the set counts a row, unless the other one for addresses is full.
+func (c counting) counts(row key) bool {
+	if row.of != c.of || c.of != backendElement.in(byAddress) {
+		return row.of == c.of
+	}
+	odd := row.name[tableFor(row.ip).Family.AddrLen()-1]&1 == 1
+	return odd == (c.set == oddCount)
+}
+
 // counters reads elements. nft.Conn implements it.
 type counters interface {
 	Counters(ctx context.Context, t nft.Table, set string, fn func(nft.Counter)) error
@@ -159,7 +168,7 @@ func (c *counts) readRows(ctx context.Context, rows []changedRow) {
 		for _, of := range countings() {
 			in := map[string]changedRow{}
 			for _, r := range rows {
-				if r.ip == ip && r.of == of.of {
+				if r.ip == ip && of.counts(r.key) {
 					in[r.name] = r
 				}
 			}
