@@ -102,11 +102,11 @@ type fleet struct {
 	nodes  map[string]*member
 }
 
-// member is a node, and what it has seen.
+// member is a node with its choices before and after the last change that it has seen.
 type member struct {
 	port          Port
-	owners        []route.Owner // that it has seen last
-	before, after Choice        // of the last change
+	owners        []route.Owner // after that change
+	before, after Choice
 }
 
 func (m *member) follow(self string, list []route.Owner) {

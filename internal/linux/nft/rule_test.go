@@ -119,13 +119,10 @@ func TestDirectionsAreRead(t *testing.T) {
 	tx, table := &Tx{}, tables[0]
 	tx.AddTable(table)
 	tx.SetChain(table, Chain{Name: "any"})
-	if err := conn.Commit(t.Context(), tx); err != nil {
-		t.Fatal(err)
-	}
+	commit(t, conn, tx)
 	runNft(t, netns, "add rule "+table.String()+" any ct original "+table.Family.String()+" daddr 192.0.2.1 accept")
-	state, err := conn.Read(t.Context(), table, nil)
-	if err != nil || state.Chains["any"].Is(Chain{Name: "any"}) {
-		t.Errorf("read %v, %v, want another chain", state, err)
+	if state := read(t, conn, table); state.Chains["any"].Is(Chain{Name: "any"}) {
+		t.Errorf("read %v, want another chain", state)
 	}
 }
 

@@ -154,10 +154,14 @@ func (b builder) translation(backends object) nft.Chain {
 // there is one. They count it, unless the set of counts is full.
 func (b builder) translate(backends object) (rules []nft.Rule) {
 	for _, c := range countings() {
-		if c.of == backends {
-			rules = append(rules, nft.NewRule(append(c.only(b.f),
-				nft.Count(b.name(c.set), b.row(backends)...), b.toRow(backends))...))
+		if c.of != backends {
+			continue
 		}
+		count := []nft.Statement{nft.Count(b.name(c.set), b.row(backends)...), b.toRow(backends)}
+		if c.set == oddCount {
+			count = append([]nft.Statement{nft.LastBit(b.f, 1)}, count...)
+		}
+		rules = append(rules, nft.NewRule(count...))
 	}
 	return append(rules, nft.NewRule(b.toRow(backends)))
 }

@@ -29,21 +29,15 @@ const (
 )
 
 // counting is a set of counts, and the map whose rows it counts.
-type counting struct {
-	set, of object
-	only    func(nft.Family) []nft.Statement // which of the connections
-}
+type counting struct{ set, of object }
 
 // countings returns the sets of counts. Most connections are to addresses, for which there are two, because the kernel
 // walks a set from its start for each part of a listing.
 func countings() []counting {
-	all := []counting{{oddCount, backendElement.in(byAddress), func(f nft.Family) []nft.Statement {
-		return []nft.Statement{nft.LastBit(f, 1)}
-	}}}
-	every := func(nft.Family) []nft.Statement { return nil }
+	all := []counting{{oddCount, backendElement.in(byAddress)}}
 	for s := range spaces {
-		all = append(all, counting{backendCount.in(s), backendElement.in(s), every},
-			counting{outsideBackendCount.in(s), outsideBackendElement.in(s), every})
+		all = append(all, counting{backendCount.in(s), backendElement.in(s)},
+			counting{outsideBackendCount.in(s), outsideBackendElement.in(s)})
 	}
 	return all
 }
@@ -191,7 +185,7 @@ func (c *counts) readElements(ctx context.Context, ip route.Family, of counting,
 	}
 }
 
-// forgetRows is called after any rows may have changed.
+// forgetRows makes all elements count for the backends that their rows have now.
 func (c *counts) forgetRows() { c.locked(c.tally.MoveAll) }
 
 // changedRow is a row of a Service port whose backend is about to change.
